@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from keelog.client.client import Client, connect
     from keelog.client.consumer.consumer import Consumer
     from keelog.client.consumer.options import ConsumerOptions
-    from keelog.client.consumer.owned_queue import GroupMessage
+    from keelog.client.consumer.queues import GroupMessage
     from keelog.client.groups import GroupInfo, GroupMemberInfo, GroupQueue
     from keelog.client.messages import Message, MessageOptions, OutgoingMessage
     from keelog.client.options import (
@@ -71,8 +71,7 @@ if TYPE_CHECKING:
         TopicInfo,
         TopicPurged,
     )
-    from keelog.client.send.bulk_send import Failure, SendManyError
-    from keelog.client.send.producer import Producer
+    from keelog.client.send.producer import Failure, Producer, SendManyError
     from keelog.client.send.record_batch import BatchReceipt
     from keelog.client.subscription import Follower, TailOptions
     from keelog.client.transport.exchange import Retry
@@ -132,12 +131,12 @@ __all__ = [
 _HOMES = (
     "keelog.client.client",
     "keelog.client.consumer.consumer",
-    "keelog.client.consumer.owned_queue",
+    "keelog.client.consumer.queues",
     "keelog.client.consumer.options",
     "keelog.client.options",
     "keelog.client.send.record_batch",
     "keelog.client.transport.exchange",
-    "keelog.client.send.bulk_send",
+    "keelog.client.send.producer",
     "keelog.client.messages",
     "keelog.client.subscription",
     "keelog.client.results",

@@ -25,10 +25,15 @@ from typing import NoReturn, Self, TypeVar, Unpack
 
 from keelog.client import groups, operations, results
 from keelog.client import options as kinds
-from keelog.client.asyncio_readers import Consumer, MessageStream, PullResults
 from keelog.client.consumer.options import ConsumerOptions, Topics
 from keelog.client.core import ClientCore
-from keelog.client.event_loop import AsyncioSendCoalescer, run
+from keelog.client.event_loop import (
+    AsyncioSendCoalescer,
+    Consumer,
+    MessageStream,
+    PullResults,
+    run,
+)
 from keelog.client.groups import GroupInfo
 from keelog.client.messages import Body, Message, MessageOptions, OutgoingMessage
 from keelog.client.operations import FindPages, Operation
@@ -118,9 +123,9 @@ class Client:
         self, topic: str, queue_id: int, offset: int, **options: Unpack[kinds.PullOptions]
     ) -> results.PullResult:
         """Pulls the messages of one queue from `offset` on."""
-        return await run(
-            self._core, operations.pull_with(topic, queue_id, offset, options, self.timeout)
-        )
+        call = operations.pull_with(topic, queue_id, offset, options, self.timeout)
+        answer = await asyncio.wrap_future(self._core.start(call))
+        return results.pull_result(answer, topic, queue_id)
 
     def tail(
         self, topic: str, start: Start = "latest", **options: Unpack[TailOptions]

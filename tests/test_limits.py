@@ -41,10 +41,14 @@ NOT_OF_A_QUEUE = {
 }  # fmt: skip
 
 QUEUES: dict[str, tuple[str, ...]] = {
-    "keelog/client/consumer/queue_desk.py": ("keelog/client/consumer/options.py::MESSAGES_MAX",),
-    "keelog/client/consumer/owned_queue.py": ("keelog/client/consumer/queue_desk.py::SPAN_MAX",),
-    "keelog/client/asyncio_readers.py": ("keelog/client/subscription.py::PULLS_MAX",),
-    "keelog/client/event_loop.py": ("keelog/client/transport/io_thread.py::CALLS_MAX",),
+    "keelog/client/consumer/queues.py": (
+        "keelog/client/consumer/options.py::MESSAGES_MAX",
+        "keelog/client/consumer/queues.py::SPAN_MAX",
+    ),
+    "keelog/client/event_loop.py": (
+        "keelog/client/subscription.py::PULLS_MAX",
+        "keelog/client/transport/io_thread.py::CALLS_MAX",
+    ),
     "keelog/client/transport/direct.py": (
         "keelog/client/subscription.py::PULLS_MAX",
         "keelog/client/transport/direct.py::UNSENT_BYTES_MAX",
@@ -54,9 +58,6 @@ QUEUES: dict[str, tuple[str, ...]] = {
         "keelog/client/transport/io_thread.py::CALLS_MAX",
     ),
     "keelog/client/transport/io_thread.py": ("keelog/client/transport/io_thread.py::CALLS_MAX",),
-    "keelog/client/transport/zmq_connection.py": (
-        "keelog/client/transport/io_thread.py::CALLS_MAX",
-    ),
     "keelog/client/subscription.py": ("keelog/client/subscription.py::PULLS_MAX",),
     "keelog/replication/followers/book.py": ("keelog/replication/followers/book.py::MOMENTS_MAX",),
     "node/writer/group_commit.py": ("send_thread_pool_queue_capacity",),
@@ -84,7 +85,7 @@ QUEUES: dict[str, tuple[str, ...]] = {
         "node/writer/topic_table.py::TOPICS_MAX",
     ),
     "keelog/gateway/admin/figures.py": ("keelog/gateway/admin/figures.py::KEYS_MAX",),
-    "keelog/client/send/unique_key.py": ("keelog/client/transport/io_thread.py::CALLS_MAX",),
+    "keelog/client/transport/routes.py": ("keelog/client/transport/io_thread.py::CALLS_MAX",),
     "node/runtime/addresses.py": ("keelog/client/transport/io_thread.py::CALLS_MAX",),
 }
 """Files with queues (deques, sockets, heaps of work), and the limit that holds for them."""

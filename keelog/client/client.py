@@ -157,7 +157,9 @@ class Client:
         >>> result.status, [message.body for message in result.messages], result.next_begin_offset
         ('FOUND', [b'white'], 1)
         """
-        return run(self._core, operations.pull_with(topic, queue_id, offset, options, self.timeout))
+        core = self._core
+        call = operations.pull_with(topic, queue_id, offset, options, core.timeout)
+        return results.pull_result(core.ask(call), topic, queue_id)
 
     def tail(
         self,

@@ -10,8 +10,10 @@ import weakref
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from threading import get_ident
 from time import monotonic, time
 from typing import TYPE_CHECKING, cast
+from zlib import crc32
 
 from keelog.client.consumer.options import (
     ConsumerOptions,
@@ -33,11 +35,16 @@ from keelog.client.options import (
     settings_of,
 )
 from keelog.client.results import Receipt
-from keelog.client.send.encode import Encoder
+from keelog.client.send.encode import Encoder, UniqueKeys
 from keelog.client.send.producer import Producer
-from keelog.client.send.record_batch import EncodedMessage
+from keelog.client.send.record_batch import (
+    UNREADABLE,
+    EncodedMessage,
+    append_fields,
+    lone_receipt,
+    unreadable,
+)
 from keelog.client.send.sender import BatchSender, Done, SendCoalescer
-from keelog.client.send.unique_key import UniqueKeys, local_ip
 from keelog.client.subscription import (
     BULK,
     Start,
@@ -49,9 +56,10 @@ from keelog.client.subscription import (
 from keelog.client.transport import exchange
 from keelog.client.transport.direct import Channel, ChannelPool, PullChannel
 from keelog.client.transport.io_thread import IoThread
-from keelog.client.transport.routes import Routes
+from keelog.client.transport.routes import Routes, local_ip
 from protocol import errors
 from protocol.ids import Host
+from protocol.record.encode import ANY_QUEUE
 
 if TYPE_CHECKING:
     from keelog.client.consumer.consumer_thread import ConsumerThread
@@ -111,7 +119,7 @@ class ClientCore:
         ip = local_ip(self.endpoint)
         self.encoder = Encoder(self.io, UniqueKeys(ip), Host(ip, 0))
         self.sender = BatchSender(self.io, self.retry.once)
-        self._sends = SendCoalescer(self.io, self.sender, self._direct)
+        self._sends = SendCoalescer(self.io, self.sender)
 
     @property
     def is_forked(self) -> bool:
@@ -135,7 +143,6 @@ class ClientCore:
         self._finalizer()
 
     def start(self, call: exchange.Call) -> "Future[exchange.NodeAnswer]":
-        """Starts a call."""
         self.check()
         future = exchange.future_of(call)
         self._io_of(call).call(call)
@@ -147,22 +154,23 @@ class ClientCore:
         Raises the error that came instead.
         """
         self.check()
-        if self.io.on_thread() or self.reading.on_thread():
+        if get_ident() in (self.io.ident, self.reading.ident):
             raise exchange.no_waiting_here()
         decision: exchange.Decision | None = None
         if call.role is exchange.NodeRole.READER:
             reply = self._reads.ask(call.op, call.fields, call.payload, call.deadline)
             if reply is not None:
+                answer = reply[0]
+                if isinstance(answer, exchange.NodeAnswer) and answer.header.get("ok"):
+                    return answer
                 decision = call.ended(*reply, self.retry, monotonic())
-        if isinstance(decision, exchange.NodeAnswer):
-            return decision
         if isinstance(decision, errors.MqError):
             raise decision
         arrival: exchange.Arrival[exchange.NodeAnswer] = exchange.Arrival()
         call.done = arrival
         if decision is None:
             self._io_of(call).call(call)
-        else:
+        elif isinstance(decision, exchange.RepeatAfter):
             self.reading.resume(call, decision.delay)
         return arrival.wait()
 
@@ -205,7 +213,6 @@ class ClientCore:
         return Routes.of(answer.header)
 
     def producer(self, options: ProducerOptions) -> Producer:
-        """A producer on this connection."""
         self.check_open()
         check_names("a producer", options, ProducerOptions)
         settings = ProducerSettings(**{"timeout": self.timeout, **options})  # type: ignore[arg-type]
@@ -229,8 +236,34 @@ class ClientCore:
     def send_and_wait(
         self, topic: str, body: Body | OutgoingMessage, options: SendOptions
     ) -> Receipt:
-        """See Client.send."""
-        return self._sends.send_and_wait(*self._encoded(topic, body, options, None))
+        """See Client.send. The caller's thread carries the request itself, unless sends of others
+        go by the I/O thread."""
+        entry, wait, timeout = self._encoded(topic, body, options, None)
+        if get_ident() == self.io.ident:
+            raise exchange.no_waiting_here()
+        sends, sender, deadline = self._sends, self.sender, monotonic() + timeout
+        placed = None
+        if not sends.groups and not sends.arrived:
+            placed = entry if entry.order_by is None else sender.placed(entry)
+        if placed is not None:
+            fields = append_fields(
+                placed.record, 1, crc32(placed.record), placed.queue_id == ANY_QUEUE,
+                wait, sender.once, placed.later,
+            )  # fmt: skip
+            reply = self._direct.ask("append", fields, placed.record, deadline)
+            if reply is not None:
+                answer = reply[0]
+                if not isinstance(answer, exchange.NodeAnswer) or not answer.header.get("ok"):
+                    return sender.take_up(entry, placed, wait, deadline, reply)
+                try:
+                    return lone_receipt(
+                        entry.topic, entry.queue_id, entry.unique_key, answer.header
+                    )
+                except UNREADABLE as error:
+                    raise unreadable(error).about(entry.topic, (entry.unique_key,)) from None
+        arrival: exchange.Arrival[Receipt] = exchange.Arrival()
+        sends.send(entry._replace(slot=arrival), wait, timeout)
+        return arrival.wait()
 
     def _encoded(
         self, topic: str, body: Body | OutgoingMessage, options: SendOptions, slot: Done | None
@@ -267,19 +300,16 @@ class ClientCore:
         link.close()
 
     def tail(self, topic: str, start: Start, options: TailOptions) -> Subscription:
-        """See Client.tail."""
         self.check()
         check_start(start)
         return Subscription(topic, TailSettings.of(options), self.retry, self.timeout)
 
     def consume(self, topic: str, start: Start, options: TailOptions) -> Subscription:
-        """See Client.consume."""
         return self.tail(topic, start, {**BULK, **options})
 
     def consumer_settings(
         self, group: str, topics: Topics, options: ConsumerOptions
     ) -> ConsumerSettings:
-        """See Client.consumer."""
         self.check_open()
         return consumer_settings(group, topics, options, int(time() * 1000))
 

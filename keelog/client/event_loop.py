@@ -7,30 +7,42 @@ writer that it carries itself.
 Waiting sends of the tasks of one loop: those of one turn go as one request. Plain messages of a
 topic are gathered as columns, encoded together, and sent and answered in the loop itself. All
 others go the way of the plain client's threads (`client.send.sender`).
+
+Tasks read with followers of a topic, or with the consumer of a group. A task that is cancelled
+while it waits gives up waiting and nothing else: the next `async for`, or `anext`, goes on where it
+was.
 """
 
 import asyncio
 import threading
+import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
-from typing import Any, TypeVar, cast
+from typing import Any, NoReturn, Self, TypeVar, cast
 
+from keelog.client import operations
+from keelog.client.consumer.consumer import HANDLER_S_MAX, check_run, failed, not_committed
+from keelog.client.consumer.consumer_thread import ConsumerThread
+from keelog.client.consumer.options import ConsumerSettings
+from keelog.client.consumer.queues import GroupMessage
 from keelog.client.core import ClientCore
-from keelog.client.messages import Body, MessageOptions, OutgoingMessage
+from keelog.client.messages import Body, Message, MessageOptions, OutgoingMessage
 from keelog.client.operations import Operation
 from keelog.client.options import SendOptions
-from keelog.client.results import Receipt
+from keelog.client.results import PullResult, Receipt
 from keelog.client.send.encode import NOT_TAKEN, Encoder, MessageBatch
 from keelog.client.send.record_batch import BatchReceipt, ColumnBatch, EncodedMessage, Results
-from keelog.client.send.sender import HELD_S_MAX, SEND_BYTES_MAX, SEND_RECORDS_MAX, UNDER_WAY_MAX
+from keelog.client.send.sender import HELD_S_MAX, SEND_BYTES_MAX, SEND_RECORDS_MAX, SendGroup
+from keelog.client.subscription import TURN_S_MAX, Start, Subscription
 from keelog.client.transport.direct import Channel, ZmtpConnection
-from keelog.client.transport.exchange import Call, Decision, NodeRole
+from keelog.client.transport.exchange import Call, Decision, NodeRole, Outcome
 from keelog.client.transport.io_thread import CALLS_MAX, IoThread
-from protocol.errors import MqError, NodeBusy, OutcomeUnknownError
+from keelog.client.transport.routes import Routes, check_gateway
+from protocol.errors import BusyError, MqError, NodeBusy, OutcomeUnknownError
 
 T = TypeVar("T")
 LOOK_S = 2.0
@@ -43,6 +55,7 @@ EARLY_RECORDS = 32
 them while the other tasks have their turns."""
 
 ReceiptFuture = asyncio.Future[Receipt]
+AsyncHandler = Callable[[GroupMessage], Awaitable[object]]
 
 
 async def run(core: ClientCore, operation: Operation[T]) -> T:
@@ -103,7 +116,7 @@ class AsyncioChannel(Channel):
         link, under_way = self._link, self._exchange.under_way
 
         def is_there() -> bool:
-            if link is None or not link.has_come:
+            if link is None or not link.has_come():
                 return False
             self._take_answers(link)
             return not under_way
@@ -222,7 +235,6 @@ class _GatheredSends:
     """Whether the loop's own link carries it."""
 
     def batch(self, encoder: Encoder) -> ColumnBatch:
-        """The encoded batch."""
         return ColumnBatch(
             None, self.deadline, encoder.gathered(self.columns), self.of_all,
             deliver=self.of_some, slots=range(len(self.futures)),
@@ -268,12 +280,13 @@ class AsyncioSendCoalescer:
         core.adopt(self._link)
         self._arrived: deque[tuple[ReceiptFuture, Receipt | MqError]] = deque()
         self._is_notified = False
+        self._group: SendGroup[_GatheredSends] = SendGroup(
+            self._send_all, lambda when, push: loop.call_later(max(0.0, when - monotonic()), push)
+        )
         self._open: dict[str, _GatheredSends] = {}
-        self._full: list[_GatheredSends] = []
-        self._under_way = 0
+        """By topic, those that wait and take more."""
         self._elsewhere = 0
         self._is_due = False
-        self._timer: asyncio.TimerHandle | None = None
 
     def close(self) -> None:
         """Ends the link of the loop. Sends without an answer fail."""
@@ -291,15 +304,15 @@ class AsyncioSendCoalescer:
         futures = gathered.futures
         futures.append(future)
         rows = len(futures)
-        if rows == EARLY_RECORDS and not self._under_way:
-            self._send_all()
+        if rows == EARLY_RECORDS and not self._group.under_way:
+            self._group.push()
             return future
         if rows >= SEND_RECORDS_MAX:
-            self._full.append(self._open.pop(topic))
+            del self._open[topic]
         if not self._is_due:
             # After the other tasks of this turn.
             self._is_due = True
-            self.loop.call_soon(self._go)
+            self.loop.call_soon(self._group.push)
         return future
 
     def _begin(
@@ -313,35 +326,22 @@ class AsyncioSendCoalescer:
         columns = self._core.encoder.gathering(topic, cast(MessageOptions, options), SEND_BYTES_MAX)
         if columns is None or columns.take(topic, body, options) == NOT_TAKEN:
             return None
-        before = self._open.get(topic)
+        before, waiting = self._open.get(topic), self._group.waiting
         if before is not None and before.columns.kind != columns.kind:
             return None
-        if sum(len(gathered.futures) for gathered in self._full) >= CALLS_MAX:
+        if sum(len(gathered.futures) for gathered, _ in waiting) >= CALLS_MAX:
             raise NodeBusy(f"{CALLS_MAX} messages wait to be sent", "send in batches")
-        if before is not None:
-            self._full.append(before)
         gathered = self._open[topic] = _GatheredSends(self, columns, self._core.deadline(None))
+        waiting.append((gathered, monotonic() + HELD_S_MAX))
         return gathered
 
-    def _go(self) -> None:
-        """Sends what waits, or leaves that to an answer, which is awaited for a moment only."""
-        if not self._is_due:
-            return  # it went early
-        if self._under_way < UNDER_WAY_MAX:
-            self._send_all()
-        elif self._timer is None:
-            self._timer = self.loop.call_later(HELD_S_MAX, self._send_all)
-
-    def _send_all(self) -> None:
+    def _send_all(self, group: SendGroup[_GatheredSends]) -> None:
         self._is_due = False
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        ready = [*self._full, *self._open.values()]
-        self._full.clear()
         self._open.clear()
+        ready = [gathered for gathered, _ in group.waiting]
+        group.waiting.clear()
         for gathered in ready:
-            self._under_way += 1
+            group.under_way += 1
             gathered.unanswered = len(gathered.futures)
             batch = gathered.batch(self._core.encoder)
             if not self._core.sender.carry(batch, partial(self._carry, gathered)):
@@ -353,6 +353,13 @@ class AsyncioSendCoalescer:
         self._elsewhere += not gathered.in_loop
         return gathered.in_loop
 
+    def answered(self, gathered: _GatheredSends) -> None:
+        """All rows of one request have their outcomes."""
+        self._group.under_way -= 1
+        self._elsewhere -= not gathered.in_loop
+        if self._is_due:
+            self._group.push()
+
     def on_loop(self, action: Callable[..., None], *arguments: object) -> None:
         """From any thread. A closed loop drops it: no task waits for the outcome then."""
         if self._link.is_here():
@@ -360,13 +367,6 @@ class AsyncioSendCoalescer:
             return
         with suppress(RuntimeError):
             self.loop.call_soon_threadsafe(action, *arguments)
-
-    def answered(self, gathered: _GatheredSends) -> None:
-        """All rows of one request have their outcomes."""
-        self._under_way -= 1
-        self._elsewhere -= not gathered.in_loop
-        if self._is_due:
-            self._go()
 
     def _put(self, future: ReceiptFuture, outcome: Receipt | MqError) -> None:
         """On the I/O thread: brings outcomes of single messages to the loop, many at a time."""
@@ -385,3 +385,257 @@ class AsyncioSendCoalescer:
                 future.set_exception(outcome)
             else:
                 future.set_result(outcome)
+
+
+class PullResults:
+    """The answers of one follower. An error, or `aclose`, ends it."""
+
+    def __init__(self, core: ClientCore, tail: Subscription, start: Start) -> None:
+        self._core = core
+        self._tail = tail
+        self._start = start
+        self._has_begun = self._is_over = False
+        self._last: PullResult | None = None
+        # One for each pull under way at most.
+        self._arrived: asyncio.Queue[tuple[int, Outcome]] = asyncio.Queue()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> PullResult:
+        if self._is_over:
+            raise StopAsyncIteration
+        if self._last is not None:
+            self.read_to(self._last, self._last.next_begin_offset)
+            self._last = None
+            self._tail.note_read(monotonic())
+        try:
+            found = await self._next()
+        except MqError:
+            await self.aclose()
+            raise
+        if found is None:
+            await self.commit()
+            raise StopAsyncIteration
+        self._last = found
+        return found
+
+    def read_to(self, result: PullResult, offset: int) -> None:
+        """The messages of a result below `offset` were read."""
+        if self._tail.cursor is not None:
+            self._tail.cursor.read_to(result.queue_id, offset, result.generation)
+
+    async def commit(self, only_when_due: bool = False) -> None:
+        """Commits the cursor, if there is one that has moved."""
+        cursor, now = self._tail.cursor, monotonic()
+        if cursor is None or not (cursor.is_due(now) if only_when_due else cursor.moved()):
+            return
+        await run(self._core, cursor.commit(now, self._core.deadline(None)))
+
+    async def commit_if_due(self) -> None:
+        """As `commit`, now and then. A node that is away gets the place later."""
+        with suppress(BusyError):
+            await self.commit(only_when_due=True)
+
+    async def _next(self) -> PullResult | None:
+        """Awaits nothing while it holds an answer: being cancelled would lose it."""
+        core, tail = self._core, self._tail
+        if not self._has_begun:
+            await run(core, tail.begin(self._start, monotonic(), core.deadline(None)))
+            self._has_begun = True
+        while True:
+            await self.commit_if_due()
+            now = monotonic()
+            if tail.should_look(now):
+                await run(core, tail.look_for_queues(now, core.deadline(None)))
+            self._ask(now)
+            if tail.has_ended(now):
+                return None
+            try:
+                async with asyncio.timeout(tail.sleep(now, TURN_S_MAX)):
+                    queue_id, outcome = await self._arrived.get()
+            except TimeoutError:
+                continue
+            result = tail.take(queue_id, outcome, monotonic())
+            if result is not None:
+                self._ask(monotonic())  # the node reads on while the caller works
+                return result
+
+    def _ask(self, now: float) -> None:
+        loop = asyncio.get_running_loop()
+
+        def put(queue_id: int, outcome: Outcome) -> None:
+            # A closed loop drops it: no task waits for the answer then.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._arrived.put_nowait, (queue_id, outcome))
+
+        for queue_id, call in self._tail.due(now):
+            call.done = partial(put, queue_id)
+            self._core.check()
+            self._core.reading.call(call)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether somebody called `stop`."""
+        return self._tail.is_stopped
+
+    def stop(self) -> None:
+        """Ends the iteration from another task or thread: within a second where it waits, else when
+        the next item is asked for. The place until then is committed."""
+        self._tail.stop()
+
+    async def aclose(self) -> None:
+        """Ends it, and commits its cursor. Harmless when repeated."""
+        self._is_over = True
+        with suppress(MqError):  # what cannot be committed now is read again
+            await self.commit()
+
+
+class MessageStream:
+    """The messages of the answers, one after the other."""
+
+    def __init__(self, results: PullResults) -> None:
+        self._results = results
+        self._result: PullResult | None = None
+        self._left: Iterator[Message] = iter(())
+        self._last: Message | None = None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        if self._result is not None and self._last is not None:
+            self._results.read_to(self._result, self._last.queue_offset + 1)
+            self._last = None
+            await self._results.commit_if_due()
+        if self._results.is_stopped:
+            # Here: asking for the next result would count all of this one as read.
+            await self.aclose()
+            raise StopAsyncIteration
+        while True:
+            for message in self._left:
+                self._last = message
+                return message
+            self._result = await anext(self._results)
+            self._left = iter(self._result.messages)
+
+    def stop(self) -> None:
+        """As that of PullResults."""
+        self._results.stop()
+
+    async def aclose(self) -> None:
+        """Ends it. Harmless when repeated."""
+        self._left = iter(())
+        await self._results.aclose()
+
+
+class Consumer:
+    """As `keelog.Consumer`: use it with `async with`, then `async for`. It joins its group there.
+
+    A thread of its own keeps the membership, so that a blocked loop costs none. Messages are
+    settled at once, without an await.
+    """
+
+    def __init__(self, core: ClientCore, settings: ConsumerSettings) -> None:
+        self._core = core
+        self._member = ConsumerThread(core, settings)
+        self._arrived = asyncio.Event()
+        self._finalizer = weakref.finalize(self, self._member.close_soon)
+
+    @property
+    def client_id(self) -> str:
+        """The name of this member in its group."""
+        return self._member.client_id
+
+    def assignment(self) -> list[tuple[str, int]]:
+        """Topic and number of each queue that this member reads now."""
+        return self._member.assignment()
+
+    async def __aenter__(self) -> Self:
+        answer = await run(self._core, operations.routes(self._core.deadline(None)))
+        check_gateway(Routes.of(answer.header), self._core.endpoint)
+        loop, arrived = asyncio.get_running_loop(), self._arrived
+
+        def wake() -> None:
+            with suppress(RuntimeError):  # the loop is closed: nobody waits there
+                loop.call_soon_threadsafe(arrived.set)
+
+        self._member.listen(wake)
+        self._core.adopt_member(self._member)
+        self._member.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def get(self, timeout: float | None = None) -> GroupMessage | None:
+        """Waits for a message; None after `timeout` seconds (None: for ever), and after `stop`."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while True:
+                    self._arrived.clear()
+                    message = self._member.take()
+                    if message is not None or self._member.gives_no_more:
+                        return message
+                    await self._arrived.wait()
+        return None
+
+    async def __aiter__(self) -> AsyncIterator[GroupMessage]:
+        while (message := await self.get()) is not None:
+            yield message
+            message.ack()
+
+    async def run(
+        self, handler: AsyncHandler, workers: int = 1, timeout: float | None = HANDLER_S_MAX
+    ) -> None:
+        """Awaits `handler` with each message, in `workers` tasks, until `stop` or `close`.
+
+        A message is handled when the handler returns; where it raises, it comes again. After
+        `timeout` seconds a handler is cancelled, and its message comes again. Messages of handlers
+        that are cancelled from elsewhere are not settled: they come again elsewhere.
+        """
+        check_run(workers, timeout)
+
+        async def work() -> None:
+            while (message := await self.get()) is not None:
+                try:
+                    async with asyncio.timeout(timeout):
+                        await handler(message)
+                except Exception:  # noqa: BLE001 (whatever it is: the message comes again)
+                    failed(message)
+                else:
+                    message.ack()
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(workers):
+                    group.create_task(work())
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+
+    async def commit(self, timeout: float | None = None) -> None:
+        """Commits what was handled until now, and waits until the gateway has it.
+
+        Raises RequestTimeout, ClientClosed.
+        """
+        done = asyncio.wrap_future(self._member.begin_commit())
+        try:
+            async with asyncio.timeout(self._core.timeout if timeout is None else timeout):
+                await done
+        except TimeoutError:
+            raise not_committed() from None
+
+    def stop(self) -> None:
+        """Gives out no more messages, so that loops and `run` end."""
+        self._member.stop()
+
+    async def close(self) -> None:
+        """Commits what was handled and leaves the group. Harmless when repeated."""
+        self._finalizer.detach()
+        await asyncio.to_thread(self._member.close)
+
+    def __repr__(self) -> str:
+        return f"<keelog.aio consumer {self.client_id}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a consumer cannot be pickled or copied: make one in the other process")

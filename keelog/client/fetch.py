@@ -89,7 +89,6 @@ class FetchClient:
         return int(self.start("seek", fields).result().header["offset"])
 
     def topics(self) -> list[str]:
-        """All topics, sorted."""
         return sorted(row["topic"] for row in self.start("topics", {}).result().header["topics"])
 
     def layout(
@@ -125,7 +124,6 @@ class FetchClient:
         )
 
     def close(self) -> None:
-        """Ends the connection; requests under way fail."""
         self._core.close()
 
 

@@ -45,6 +45,7 @@ Operation = Generator[Call, NodeAnswer, T]
 WAIT_S_MAX = 30.0
 COMMIT_QUEUES_AT_ONCE = 500
 """Well below what a header may hold."""
+_PULL_OPTIONS = PullOptions.__annotations__.keys()
 GET_FORMS = (
     *({"physical_offset"}, {"msg_id"}, {"topic", "unique_key"}, {"topic", "queue", "offset"}),
     {"topic", "queue", "offset", "generation"},
@@ -73,24 +74,20 @@ def milliseconds(time: "datetime | int | None", default: int) -> int:
 
 
 def routes(deadline: float) -> Operation[NodeAnswer]:
-    """The control socket's `routes`, as it answers."""
     return (yield Call(NodeRole.CONTROL, "routes", {}, deadline))
 
 
 def status(deadline: float) -> Operation[results.NodeStatus]:
-    """A snapshot of the node's processes, offsets and disk."""
     answer = yield Call(NodeRole.CONTROL, "status", {}, deadline)
     return results.NodeStatus.of(answer.header)
 
 
 def health(deadline: float) -> Operation[results.Health]:
-    """Whether the node is ready, check by check."""
     answer = yield Call(NodeRole.CONTROL, "health", {}, deadline)
     return results.Health.of(answer.header)
 
 
 def topics(deadline: float, role: NodeRole = NodeRole.READER) -> Operation[list[results.TopicInfo]]:
-    """All topics."""
     answer = yield Call(role, "topics", {}, deadline)
     return [results.TopicInfo.of(item) for item in answer.header["topics"]]
 
@@ -118,7 +115,6 @@ def create_topic(fields: dict[str, Any], deadline: float) -> Operation[results.T
 
 
 def delete_topic(topic: str, deadline: float) -> Operation[results.TopicDeleted]:
-    """Deletes a topic with its messages."""
     header = (yield Call(NodeRole.WRITER, "delete_topic", {"topic": topic}, deadline)).header
     left, until = header.get("left_in_log_bytes", 0), header.get("until")
     return results.TopicDeleted(topic, bool(header["deleted"]), left, until)
@@ -171,29 +167,32 @@ def pull_call(fields: dict[str, Any], wait: float, timeout: float) -> Call:
 
 
 def pull(fields: dict[str, Any], wait: float, timeout: float) -> Operation[results.PullResult]:
-    """One pull."""
     answer = yield pull_call(fields, wait, timeout)
     return results.pull_result(answer, fields["topic"], fields["queue"])
 
 
-def pull_with(
-    topic: str, queue_id: int, offset: int, options: PullOptions, timeout: float
-) -> Operation[results.PullResult]:
-    """See Client.pull. `timeout`: the client's."""
-    check_names("pull", options, PullOptions)
+def pull_with(topic: str, queue_id: int, offset: int, options: PullOptions, timeout: float) -> Call:
+    """The request of Client.pull, whose answer `results.pull_result` reads. `timeout`: the
+    client's."""
+    if not options.keys() <= _PULL_OPTIONS:
+        check_names("pull", options, PullOptions)
     fields = {
         "topic": topic,
         "queue": queue_id,
         "offset": offset,
         "max_messages": options.get("max_messages", PULL_MESSAGES_DEFAULT),
         "max_bytes": options.get("max_bytes", PULL_BYTES_DEFAULT),
-        **given(tags=options.get("tags") or None, generation=options.get("generation")),
     }
+    if tags := options.get("tags"):
+        fields["tags"] = tags
+    if (generation := options.get("generation")) is not None:
+        fields["generation"] = generation
     wait, own = options.get("wait", 0.0), options.get("timeout")
-    check_seconds("wait", wait)
+    if wait != 0.0:
+        check_seconds("wait", wait)
     if own is not None:
         check_seconds("timeout", own)
-    return pull(fields, wait, timeout if own is None else own)
+    return pull_call(fields, wait, timeout if own is None else own)
 
 
 def get(msg_id: str | None, options: GetOptions, deadline_of: DeadlineOf) -> Operation[Message]:
@@ -267,7 +266,6 @@ def ages(topic: str, stored_at: Mapping[int, int], deadline: float) -> Operation
 def seek(
     topic: str, queue_id: int, time: Time, options: SeekOptions, deadline_of: DeadlineOf
 ) -> Operation[int]:
-    """See Client.seek."""
     check_names("seek", options, SeekOptions)
     fields = {
         "topic": topic,

@@ -211,7 +211,6 @@ class ProducerSettings:
     timeout: float = DEFAULT_TIMEOUT_S
 
     def check(self) -> None:
-        """Raises BadRequest for values that make no sense."""
         check_acks(self.acks)
         if self.when_full not in ("block", "raise"):
             raise BadRequest(f"when_full is {self.when_full!r}", "use 'block' or 'raise'")
@@ -224,13 +223,11 @@ class ProducerSettings:
 
 
 def check_on_damage(wanted: object) -> None:
-    """Raises BadRequest for anything else."""
     if wanted not in ("fail", "skip") and not callable(wanted):
         raise BadRequest(f"on_damage is {wanted!r}", "use 'fail', 'skip' or a function")
 
 
 def check_acks(acks: object) -> None:
-    """Raises BadRequest for what no answer can wait for."""
     if acks not in ("appended", "flushed", "replicated"):
         raise BadRequest(f"acks is {acks!r}", "use 'appended', 'flushed' or 'replicated'")
 
@@ -285,7 +282,6 @@ def check_names(what: str, options: Mapping[str, Any], known: type) -> None:
 
 
 def check_limit(limit: object) -> None:
-    """Raises BadRequest unless it is None or a number of messages."""
     if limit is not None and (not isinstance(limit, int) or limit < 0):
         raise BadRequest(f"limit is {limit!r}", "use a number of messages, or None for all")
 

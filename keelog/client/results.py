@@ -163,7 +163,6 @@ class NodeStatus:
 
     @classmethod
     def of(cls, fields: Fields) -> "NodeStatus":
-        """From the answer to `status`."""
         return cls(
             ready=bool(fields.get("ready")),
             store=str(fields.get("store", "")),
@@ -190,7 +189,6 @@ class Health:
 
     @classmethod
     def of(cls, fields: Fields) -> "Health":
-        """From the answer to `health`."""
         checks = tuple(
             HealthCheck(c["name"], bool(c["ok"]), str(c.get("detail", "")), bool(c.get("needed")))
             for c in fields.get("checks", ())

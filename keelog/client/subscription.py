@@ -257,7 +257,6 @@ class Subscription:
                 self._add(queue, offset)
 
     def should_look(self, now: float) -> bool:
-        """Whether it is time for `look_for_queues`."""
         pause_s = QUEUES_S if self._awaited is None else TOPIC_S
         return self._is_endless and now >= self._looked_at + pause_s
 
@@ -502,7 +501,6 @@ class Cursor:
         self._read[queue_id] = offset
 
     def is_due(self, now: float) -> bool:
-        """Whether it is time to commit."""
         if self._unsaved >= COMMIT_EVERY_MESSAGES:
             return True
         return now >= self._commit_at and bool(self.moved())
@@ -522,11 +520,9 @@ class Cursor:
         return self.moved()
 
     def end_commit(self, places: Mapping[int, int]) -> None:
-        """The node has these."""
         self._committed.update(places)
 
     def commit(self, now: float, deadline: float) -> Operation[None]:
-        """Sends the places that have moved."""
         places = self.begin_commit(now)
         known_at = self.known_at(places)
         try:

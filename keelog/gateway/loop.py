@@ -35,7 +35,7 @@ from node.store.identity.roles import load_master_epochs
 from protocol.addresses import DEFAULT_NODE, VIP_DISTANCE
 from protocol.errors import MqError
 from protocol.ha import last_number
-from protocol.wire.awake import AwakeLook
+from protocol.wire.zmtp import AwakeLook
 
 log = logging.getLogger("keelog.gateway")
 

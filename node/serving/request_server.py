@@ -31,7 +31,6 @@ from node.runtime.shortage import STORE_SPARES, Spares, as_refusal, backlog
 from node.serving.unix_server import LocalConnection, LocalEnd, Payload
 from protocol.errors import BadRequest, MqError, NodeBusy, ServiceNotAvailable
 from protocol.ids import Host
-from protocol.wire.awake import AwakeLook
 from protocol.wire.frames import (
     FRAMES_MAX,
     HEADER_BYTES_MAX,
@@ -45,7 +44,7 @@ from protocol.wire.frames import (
     request_id,
     unpack,
 )
-from protocol.wire.zmtp import KeptMessage, parse_socket_event
+from protocol.wire.zmtp import AwakeLook, KeptMessage, parse_socket_event
 
 log = logging.getLogger("keelog.serving")
 

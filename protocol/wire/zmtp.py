@@ -4,14 +4,16 @@ A connection begins with a greeting and a READY of either side. Messages of one 
 follow, and PINGs, which the peer has to answer. This module has no sockets and no clock:
 `Connection` holds the rules, and each end moves the bytes in its own way.
 
-`parse_socket_event` reads the events of libzmq's sockets, as their monitor says them
-(zmq_socket_monitor(3)). pyzmq's own parser would bring asyncio and TLS into every process of a
-node: 50 ms of each start.
+A wake-up costs as much as the rest of a request, so an end looks for what comes for a moment before
+it sleeps: `AwakeLook` is the rule of both ends. `parse_socket_event` reads the events of libzmq's
+sockets, as their monitor says them (zmq_socket_monitor(3)). pyzmq's own parser would bring asyncio
+and TLS into every process of a node: 50 ms of each start.
 """
 
 import struct
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from math import inf
 from typing import NamedTuple
 
 GREETING_BYTES = 64
@@ -30,6 +32,10 @@ PONG_S = 8.0
 STALE_S = 4.0
 """A connection on which this end was silent for longer is not used: the peer closes it after
 PONG_S."""
+ASLEEP_LOOKS = 15
+"""After a look in vain this many fall out: who waits for something slow sleeps at once."""
+ASLEEP_LOOKS_MAX = 1_023
+"""After each further look in vain it is twice as many and one, up to this number."""
 Payload = bytes | memoryview
 Sendable = bytes | bytearray | memoryview
 
@@ -43,13 +49,6 @@ _SOCKET_EVENT = struct.Struct("=Hi")
 
 class NotZmtp(Exception):
     """The peer breaks the protocol, or speaks another one. The connection has to be closed."""
-
-
-class ZmtpCommand(NamedTuple):
-    """What the ends of a connection say to each other: READY, ERROR, PING or PONG."""
-
-    name: bytes
-    data: bytes
 
 
 def head(size: int, more: bool) -> bytes:
@@ -83,11 +82,6 @@ def ready(socket_type: bytes) -> bytes:
 
 PING = command(b"PING", bytes(_PING_TTL_BYTES))
 """Its TTL is 0: the peer need not watch this end for it."""
-
-
-def pong(ping: ZmtpCommand) -> bytes:
-    """The answer to a PING: its context, which follows the TTL."""
-    return command(b"PONG", ping.data[_PING_TTL_BYTES:])
 
 
 class KeptMessage:
@@ -172,7 +166,7 @@ class Connection:
         self._large: memoryview | None = None
         """A large frame that has come in part, up to `_large_end`."""
         self._large_end = 0
-        self._large_is_last = False
+        self._large_flags = 0
         self._parts: list[Payload] = []
 
     def room(self) -> memoryview:
@@ -200,13 +194,19 @@ class Connection:
         else:
             self._large_end += count
         messages: list[list[Payload]] = []
-        if self._is_greeted or self._greet():
-            while self._large is not None or self._start < self._end:
-                parts = self._frame() if self._large is None else self._large_frame()
-                if parts is None:
-                    break
-                if parts:
-                    messages.append(parts)
+        if not self._is_greeted and not self._greet():
+            return messages
+        while (found := self._frame()) is not None:
+            flags, frame = found
+            if flags & _COMMAND:
+                self._obey(bytes(frame))
+                continue
+            self._parts.append(frame)
+            if not flags & _MORE:
+                messages.append(self._parts)
+                self._parts = []
+            elif len(self._parts) >= FRAMES_MAX:
+                raise NotZmtp(f"a message of more than {FRAMES_MAX} frames")
         return messages
 
     def take_replies(self) -> bytes:
@@ -232,13 +232,17 @@ class Connection:
         """Returns whether this end was silent for so long that the peer may be about to close."""
         return now - self.spoke_at > STALE_S
 
-    def _obey(self, said: ZmtpCommand) -> None:
-        if said.name == b"READY":
+    def _obey(self, said: bytes) -> None:
+        """Does what the peer says: READY, ERROR, PING or PONG."""
+        name_end = 1 + said[0] if said else 0
+        name, data = said[1:name_end], said[name_end:]
+        if name == b"READY":
             self.is_ready = True
-        elif said.name == b"PING":
-            self.replies += pong(said)
-        elif said.name == b"ERROR":
-            raise NotZmtp(f"the peer reports {said.data!r}")
+        elif name == b"PING":
+            # A PONG has the context of the PING, which follows its TTL.
+            self.replies += command(b"PONG", data[_PING_TTL_BYTES:])
+        elif name == b"ERROR":
+            raise NotZmtp(f"the peer reports {data!r}")
 
     def _greet(self) -> bool:
         data = self._bytes[self._start : self._end]
@@ -253,63 +257,42 @@ class Connection:
         self._is_greeted = True
         return True
 
-    def _frame(self) -> list[Payload] | None:
-        """Returns the message that the next frame ends, an empty list where it ends none, or None
-        when no frame is whole."""
-        start, have = self._start, self._end - self._start
+    def _frame(self) -> tuple[int, Payload] | None:
+        """The flags and the content of the next frame; None when it is not whole."""
+        if self._large is not None:
+            return self._large_frame()
+        data, start, have = self._bytes, self._start, self._end - self._start
         if have < _SHORT_HEAD.size:
             return None
-        flags, size = self._bytes[start], self._bytes[start + 1]
+        flags, size = data[start], data[start + 1]
         start += _SHORT_HEAD.size
         if flags & _LONG:
             if have < _LONG_HEAD.size:
                 return None
-            size = _LONG_HEAD.unpack_from(self._bytes, self._start)[1]
+            size = _LONG_HEAD.unpack_from(data, self._start)[1]
             start += _LONG_HEAD.size - _SHORT_HEAD.size
         if size > (COMMAND_BYTES_MAX if flags & _COMMAND else self._frame_bytes_max):
             raise NotZmtp(f"a frame of {size} bytes")
         if not self.is_ready and not flags & _COMMAND:
             raise NotZmtp("a message before READY")
-        stop = start + size
-        if size >= BYTES_FRAME_MIN or size > len(self._bytes) - _LONG_HEAD.size:
-            self._begin_large(start, size, not flags & _MORE)
-            return []
-        if stop > self._end:
+        if size >= BYTES_FRAME_MIN or size > len(data) - _LONG_HEAD.size:
+            # The rest of it is received where it stays.
+            have = min(self._end - start, size)
+            self._large, self._large_flags = memoryview(bytearray(size)), flags
+            self._large[:have] = self._view[start : start + have]
+            self._large_end, self._start = have, start + have
+            return self._large_frame()
+        if start + size > self._end:
             return None
-        data = bytes(self._view[start:stop])
-        self._start = stop
-        if flags & _COMMAND:
-            name_end = 1 + data[0] if data else 0
-            self._obey(ZmtpCommand(data[1:name_end], data[name_end:]))
-            return []
-        return self._add(data, not flags & _MORE)
+        self._start = start + size
+        return flags, bytes(self._view[start : start + size])
 
-    def _begin_large(self, start: int, size: int, is_last: bool) -> None:
-        """Receives the rest of a large frame where it stays."""
-        have = min(self._end - start, size)
-        self._large = memoryview(bytearray(size))
-        self._large[:have] = self._view[start : start + have]
-        self._large_end, self._large_is_last = have, is_last
-        self._start = start + have
-
-    def _large_frame(self) -> list[Payload] | None:
+    def _large_frame(self) -> tuple[int, Payload] | None:
         assert self._large is not None
         if self._large_end < len(self._large):
             return None
         data, self._large = self._large.toreadonly(), None
-        kept = data if len(data) >= BYTES_FRAME_MIN else bytes(data)
-        return self._add(kept, self._large_is_last)
-
-    def _add(self, data: Payload, is_last: bool) -> list[Payload]:
-        if not is_last:
-            self._parts.append(data)
-            if len(self._parts) >= FRAMES_MAX:
-                raise NotZmtp(f"a message of more than {FRAMES_MAX} frames")
-            return []
-        if not self._parts:
-            return [data]
-        parts, self._parts = [*self._parts, data], []
-        return parts
+        return self._large_flags, data if len(data) >= BYTES_FRAME_MIN else bytes(data)
 
 
 class SocketEvent(NamedTuple):
@@ -322,3 +305,44 @@ class SocketEvent(NamedTuple):
 def parse_socket_event(frame: bytes) -> SocketEvent:
     """Of a monitor's message: its first frame. The second one names the endpoint."""
     return SocketEvent(*_SOCKET_EVENT.unpack(frame))
+
+
+class AwakeLook:
+    """One for each place where something is waited for; for one thread."""
+
+    def __init__(
+        self,
+        seconds: float,
+        processors: int,
+        clock: Callable[[], float],
+        yield_now: Callable[[], object],
+    ) -> None:
+        """`seconds` of `clock` is how long a look lasts at most. `yield_now` lets other processes
+        run first."""
+        self._seconds = seconds
+        self._clock = clock
+        self._yield_now = yield_now
+        # On one processor a look would keep the other side from its part.
+        self._asleep_looks: float = 0 if processors > 1 else inf
+        self._next_asleep_looks = ASLEEP_LOOKS
+
+    @property
+    def is_awake(self) -> bool:
+        """Whether the next look takes place."""
+        return not self._asleep_looks
+
+    def until(self, is_there: Callable[[], object]) -> bool:
+        """Looks until it is there or the time is over; returns whether it is there."""
+        if self._asleep_looks:
+            self._asleep_looks -= 1
+            return False
+        end = self._clock() + self._seconds
+        while True:
+            self._yield_now()
+            if is_there():
+                self._next_asleep_looks = ASLEEP_LOOKS
+                return True
+            if self._clock() > end:
+                self._asleep_looks = self._next_asleep_looks
+                self._next_asleep_looks = min(2 * self._next_asleep_looks + 1, ASLEEP_LOOKS_MAX)
+                return False

@@ -12,10 +12,16 @@ from hypothesis import strategies as st
 import keelog
 from keelog import OutgoingMessage
 from keelog.client.results import Receipt
-from keelog.client.send.bulk_send import KINDS_MAX, SendMany
-from keelog.client.send.encode import NOT_TAKEN, Encoder, MessageBatch, kind_of
+from keelog.client.send.encode import (
+    NOT_TAKEN,
+    UNIQUE_KEY_CHARS,
+    Encoder,
+    MessageBatch,
+    UniqueKeys,
+    kind_of,
+)
+from keelog.client.send.producer import KINDS_MAX, SendMany
 from keelog.client.send.record_batch import EncodedMessage, EntryBatch
-from keelog.client.send.unique_key import UNIQUE_KEY_CHARS, UniqueKeys
 from keelog.client.transport.io_thread import IoThread
 from keelog.client.transport.routes import NO_ROUTES, Routes
 from protocol.errors import BadRequest, IllegalMessage, MqError

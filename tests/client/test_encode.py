@@ -1,6 +1,7 @@
 """The short way of encoding makes the same records as the general one, or leaves them to it."""
 
 from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 import pytest
@@ -8,9 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from keelog.client.messages import OutgoingMessage
-from keelog.client.send.encode import Encoder
+from keelog.client.send.encode import Encoder, UniqueKeys
 from keelog.client.send.record_batch import EncodedMessage
-from keelog.client.send.unique_key import UniqueKeys
 from keelog.client.transport.io_thread import IoThread
 from keelog.client.transport.routes import Routes
 from protocol.errors import BadRequest, MqError
@@ -23,8 +23,12 @@ BORN = slice(SHORT_HEAD.offsets["born_timestamp"], SHORT_HEAD.offsets["born_ip"]
 class OneKey(UniqueKeys):
     """Gives the same key again and again."""
 
-    def finish(self, start: str) -> str:
-        return "7F0000010A2B18B4AAC2000000000001"
+    def __init__(self, ip: bytes) -> None:
+        super().__init__(ip)
+        self.numbers = count(1, 0)
+
+    def start(self, now: float, prefix: str | None = None) -> str:
+        return "7F0000010A2B18B4AAC200000000"
 
 
 class FakeIo(IoThread):

@@ -7,10 +7,9 @@ from typing import cast
 import pytest
 
 import keelog
-from keelog.client.send.bulk_send import PendingBatches
-from keelog.client.send.encode import Encoder
+from keelog.client.send.encode import Encoder, UniqueKeys
+from keelog.client.send.producer import PendingBatches
 from keelog.client.send.record_batch import BatchReceipt, RecordBatch
-from keelog.client.send.unique_key import UniqueKeys
 from keelog.client.transport.io_thread import IoThread
 from protocol.errors import BadRequest, IllegalMessage, MessageTooLarge, NodeBusy, NotConnected
 from protocol.ids import NO_HOST

@@ -13,7 +13,7 @@ import pytest
 
 import keelog
 from keelog import OutgoingMessage, Receipt, Retry
-from keelog.client.send.bulk_send import PendingBatches
+from keelog.client.send.producer import PendingBatches
 from protocol.errors import BadRequest, IllegalMessage, NodeBusy
 from tests.support.fake_node import FakeNode, has_lost
 from tests.support.node import wait_until

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from keelog.client.send.unique_key import UniqueKeys, local_ip
+from keelog.client.send.encode import UniqueKeys
 from keelog.client.transport.exchange import (
     Call,
     Decision,
@@ -15,6 +15,7 @@ from keelog.client.transport.exchange import (
     Retry,
 )
 from keelog.client.transport.io_thread import Timers
+from keelog.client.transport.routes import local_ip
 from protocol.errors import (
     BadRequest,
     MqError,
@@ -180,7 +181,7 @@ def test_timers_come_in_order_and_cancelled_ones_do_not_pile_up() -> None:
         action()
     assert done == [1.0, 2.0]
     for _ in range(5000):
-        timers.at(9.0, lambda: None).cancel()
+        timers.cancel(timers.at(9.0, lambda: None))
     assert len(timers._heap) < 2500
     assert timers.next_at() == 3.0
 

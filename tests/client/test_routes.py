@@ -12,8 +12,8 @@ import zmq
 
 from keelog.client.client import Client, connect
 from keelog.client.transport.exchange import Exchange, Retry
+from keelog.client.transport.io_thread import ZmqConnection
 from keelog.client.transport.routes import HostNames, Routes, fill_in
-from keelog.client.transport.zmq_connection import ZmqConnection
 from protocol.errors import NotConnected
 from tests.support.fake_node import FakeNode, Header, Reply
 from tests.support.node import wait_until

@@ -66,7 +66,8 @@ def up(endpoint: str) -> ZmtpConnection:
 def sent(link: ZmtpConnection, number: int, payload: bytes | None = None) -> bool:
     """Whether the link took a request of this number."""
     if link.takes_requests:
-        link.send(link.pack({"v": 1, "op": "append", "id": number, "n": number}), payload)
+        header = link.pack({"v": 1, "op": "append", "id": number, "n": number})
+        link.send(zmtp.message(header, payload))
         return True
     return False
 
@@ -306,7 +307,9 @@ def test_a_link_that_was_interrupted_is_lost(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(link, "_put" if moment == "send" else "_receive_into", interrupt)
+    real = link._socket
+    broken = SimpleNamespace(sendmsg=interrupt, recv_into=interrupt, close=real.close)
+    monkeypatch.setattr(link, "_socket", broken)
     with pytest.raises(KeyboardInterrupt):
         if moment == "send":
             sent(link, 1)

@@ -10,7 +10,7 @@ from selectors import EVENT_READ
 import pytest
 
 from keelog.gateway.loop import AWAKE_S, AwakeSelector
-from protocol.wire.awake import ASLEEP_LOOKS
+from protocol.wire.zmtp import ASLEEP_LOOKS
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from itertools import count
 
-from protocol.wire.awake import ASLEEP_LOOKS, ASLEEP_LOOKS_MAX, AwakeLook
+from protocol.wire.zmtp import ASLEEP_LOOKS, ASLEEP_LOOKS_MAX, AwakeLook
 
 
 class Watched:

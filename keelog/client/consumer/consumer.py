@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NoReturn, Self
 
 from keelog.client.consumer.consumer_thread import ConsumerThread
-from keelog.client.consumer.owned_queue import GroupMessage
+from keelog.client.consumer.queues import GroupMessage
 from keelog.client.options import check_seconds
 from protocol.errors import BadRequest, RequestTimeout
 
@@ -175,7 +175,6 @@ class Consumer:
 
 
 def check_run(workers: object, timeout: object) -> None:
-    """Raises BadRequest for arguments of `run` that make no sense."""
     if type(workers) is not int or not 1 <= workers <= WORKERS_MAX:
         raise BadRequest(f"workers is {workers!r}", f"use 1 to {WORKERS_MAX}")
     if timeout is not None:
@@ -198,7 +197,6 @@ def failed(message: GroupMessage) -> None:
 
 
 def not_committed() -> RequestTimeout:
-    """The error of a commit without an answer."""
     return RequestTimeout("commit: the node has not confirmed it in time", "call commit again")
 
 
@@ -214,11 +212,9 @@ class HandlerWatch:
         self._handled: dict[int, _Handled] = {}
 
     def begin(self, worker: int, message: GroupMessage, now: float) -> None:
-        """A worker begins with a message."""
         self._handled[worker] = _Handled(message, now)
 
     def end(self, worker: int) -> None:
-        """It is done with it."""
         self._handled.pop(worker, None)
 
     def look(self, now: float) -> None:

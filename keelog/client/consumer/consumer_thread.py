@@ -19,12 +19,11 @@ from time import monotonic
 
 from keelog.client.consumer.engine import ConsumerEngine
 from keelog.client.consumer.options import ConsumerSettings
-from keelog.client.consumer.owned_queue import GroupMessage
+from keelog.client.consumer.queues import GroupMessage
 from keelog.client.consumer.remoting_exchange import RemotingExchange
 from keelog.client.core import ClientCore
-from keelog.client.send.unique_key import local_ip
 from keelog.client.transport.exchange import Call, NodeRole
-from keelog.client.transport.routes import Routes, gateway_place
+from keelog.client.transport.routes import Routes, gateway_place, local_ip
 from protocol.errors import ClientClosed, MqError, NotConnected, RefusedError
 from protocol.remoting.codes import BrokenFrame
 
@@ -60,14 +59,12 @@ class ConsumerThread:
 
     @property
     def client_id(self) -> str:
-        """The name of this member in its group."""
         return self._engine.client_id
 
     def assignment(self) -> list[tuple[str, int]]:
-        """Topic and number of each queue that is read by this member now."""
         self._core.check()
         with self._condition:
-            owned = self._engine.desk.owned.values()
+            owned = self._engine.queues.owned.values()
             return sorted(
                 (one.queue.topic, one.queue.queue_id) for one in owned if one.progress is not None
             )
@@ -80,7 +77,7 @@ class ConsumerThread:
         with self._condition:
             if self._engine.failure is not None:
                 raise self._engine.failure
-            return None if self.gives_no_more else self._engine.desk.take(monotonic())
+            return None if self.gives_no_more else self._engine.queues.take(monotonic())
 
     def wait(self, timeout: float | None) -> GroupMessage | None:
         """Waits for a message; None after `timeout` seconds, and when there will be no more."""
@@ -97,16 +94,15 @@ class ConsumerThread:
 
     @property
     def gives_no_more(self) -> bool:
-        """Whether it was stopped, or closed."""
         return self._is_stopping or self._has_ended
 
     def settle(self, message: GroupMessage, delay_level: int | None) -> None:
         """A message was handled, or is to come again: see GroupMessage."""
         self._core.check()
         with self._condition:
-            desk = self._engine.desk
-            desk.settle(message, delay_level, monotonic())
-            if delay_level is not None or desk.may_pull(message):
+            queues = self._engine.queues
+            queues.settle(message, delay_level, monotonic())
+            if delay_level is not None or queues.may_pull(message):
                 self._wake()
             if self._engine.settings.orderly:
                 self._notify()
@@ -122,7 +118,7 @@ class ConsumerThread:
                 raise self._engine.failure
             if self._close_at is not None or self._has_ended:
                 raise ClientClosed("the consumer is closed", "make another one")
-            wait = self._engine.desk.commit(monotonic())
+            wait = self._engine.queues.commit(monotonic())
             self._wake()
             return wait.done
 
@@ -132,7 +128,7 @@ class ConsumerThread:
             self._listeners.append(listener)
 
     def _notify(self) -> None:
-        if self._engine.desk.has_messages or self.gives_no_more or self._engine.failure:
+        if self._engine.queues.has_messages or self.gives_no_more or self._engine.failure:
             self._condition.notify_all()
             for listener in self._listeners:
                 listener()
@@ -145,11 +141,9 @@ class ConsumerThread:
 
     @property
     def is_orderly(self) -> bool:
-        """Whether it gives out one message of a queue at a time."""
         return self._engine.settings.orderly
 
     def stop(self) -> None:
-        """Gives out no more messages. Those that are out may still be settled."""
         self._core.check()
         with self._condition:
             self._is_stopping = True
@@ -169,7 +163,6 @@ class ConsumerThread:
             self._wake()
 
     def close(self) -> None:
-        """Commits what was handled, and leaves the group. Harmless when repeated."""
         self.close_soon()
         is_here = self._thread is threading.current_thread()
         if self._thread.ident is not None and not is_here and not self._core.is_forked:
@@ -181,7 +174,7 @@ class ConsumerThread:
             return True
         if self._close_at is None:
             return False
-        at_rest = not is_connected and engine.desk.is_at_rest()
+        at_rest = not is_connected and engine.queues.is_at_rest()
         return at_rest or monotonic() >= self._close_at
 
     # The thread

@@ -2,7 +2,7 @@
 
 The owner of a connection says when there is one (`connected`, `lost`), gives received bytes to
 `received`, and calls `turn` when something may be due. Messages are handed out and settled by the
-desk (`client.consumer.queue_desk`).
+queues (`client.consumer.queues`).
 
 All members decide by the same rule from the same two lists, Java's among them, which queues each
 takes (`averagely`), so that each queue has one owner without anybody saying so.
@@ -13,8 +13,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from keelog.client.consumer.options import TAG, ConsumerSettings
-from keelog.client.consumer.owned_queue import Settle
-from keelog.client.consumer.queue_desk import AGAIN_S, BUSY, REQUEST_S, QueueDesk
+from keelog.client.consumer.queues import AGAIN_S, BUSY, REQUEST_S, QueueHandler, Settle
 from keelog.client.consumer.remoting_exchange import RemotingAnswer, RemotingExchange
 from protocol.errors import BadRequest, MqError, NotAllowed
 from protocol.remoting import bodies
@@ -41,7 +40,7 @@ class ConsumerEngine:
     def __init__(self, settings: ConsumerSettings, client_id: str, settle: Settle) -> None:
         self.settings = settings
         self.client_id = client_id
-        self.desk = QueueDesk(settings, client_id, settle)
+        self.queues = QueueHandler(settings, client_id, settle)
         self.exchange: RemotingExchange | None = None
         self.failure: MqError | None = None
         """Why the node refuses this member, for ever."""
@@ -60,7 +59,7 @@ class ConsumerEngine:
 
     def connected(self, now: float) -> RemotingExchange:
         """A new connection: this member joins its group there."""
-        self.exchange = self.desk.exchange = RemotingExchange()
+        self.exchange = self.queues.exchange = RemotingExchange()
         self.is_member = self._is_rebalancing = self._is_leaving = False
         self._beat_at = now
         self._route_at = dict.fromkeys(self.settings.subscriptions, now)
@@ -70,7 +69,7 @@ class ConsumerEngine:
         """It is gone. This member keeps what it holds, until the next one says whose it is."""
         exchange, self.exchange = self.exchange, None
         self.is_member = False
-        self.desk.lost()
+        self.queues.lost()
         if exchange is not None:
             exchange.lost(now)
 
@@ -94,7 +93,7 @@ class ConsumerEngine:
         due = [now + REQUEST_S, self.exchange.next_deadline or now + REQUEST_S]
         if self.is_closing:
             if not self._is_leaving:
-                due.append(self.desk.turn(now, is_closing=True))
+                due.append(self.queues.turn(now, is_closing=True))
                 self._leave(now)
             return min(due)
         if now >= self._beat_at:
@@ -105,7 +104,7 @@ class ConsumerEngine:
             due += self._route_at.values()
             if not self._is_rebalancing:
                 due.append(self._rebalance_at)
-            due.append(self.desk.turn(now))
+            due.append(self.queues.turn(now))
         return min(due)
 
     # Membership
@@ -157,11 +156,11 @@ class ConsumerEngine:
 
     def _leave(self, now: float) -> None:
         """Leaves the group, once all is committed."""
-        if self.exchange is None or not self.desk.is_at_rest():
+        if self.exchange is None or not self.queues.is_at_rest():
             return
         self._is_leaving = True
-        for owned in list(self.desk.owned.values()):
-            self.desk.drop(owned)
+        for owned in list(self.queues.owned.values()):
+            self.queues.drop(owned)
         asked = UnregisterClientHeader(self.client_id, None, self.settings.group)
         code = RequestCode.UNREGISTER_CLIENT
         self.exchange.ask(code, write_ext(asked), now + REQUEST_S, self._left)
@@ -227,7 +226,7 @@ class ConsumerEngine:
             self._beat_at = now
             self._rebalance_at = now + AGAIN_S
         for topic, queues in self._routes.items():
-            self.desk.own(topic, averagely(queues, members, self.client_id))
+            self.queues.own(topic, averagely(queues, members, self.client_id))
 
 
 def _readable_queues(topic: str, body: bytes) -> tuple[bodies.MessageQueue, ...]:

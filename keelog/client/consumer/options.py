@@ -86,7 +86,6 @@ class ConsumerSettings:
 
     @property
     def start_ms(self) -> int:
-        """`start` as a time."""
         assert isinstance(self.start, datetime)
         return milliseconds(self.start, 0)
 

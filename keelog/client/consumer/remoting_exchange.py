@@ -67,7 +67,6 @@ class RemotingExchange:
         self.unsent += frame_head(header, len(body)) + body
 
     def room(self) -> memoryview:
-        """Where the next bytes of the connection go."""
         return self._reader.room()
 
     def received(self, size: int, now: float) -> Iterator[RemotingHeader]:

@@ -9,13 +9,17 @@ Messages that differ in body and keys alone are gathered as columns until they a
 of the kernel. A message that does not fit in there is an `EncodedMessage`, encoded by itself.
 """
 
+import os
+import secrets
 import struct
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from functools import lru_cache
+from itertools import count
 from operator import attrgetter, is_
-from time import time
-from typing import Any, NamedTuple
+from time import localtime, mktime, time
+from typing import Any, NamedTuple, overload
 from zlib import crc32
 
 from keelog.client.messages import Body, MessageOptions, OutgoingMessage
@@ -28,19 +32,19 @@ from keelog.client.options import (
     plain_bodies,
 )
 from keelog.client.results import Receipt
-from keelog.client.send.record_batch import EncodedColumns, EncodedMessage, Later
-from keelog.client.send.unique_key import UNIQUE_KEY_CHARS, UniqueKeys
+from keelog.client.send.record_batch import EncodedColumns, EncodedMessage, Later, hex_after
 from keelog.client.transport.io_thread import IoThread
 from keelog.client.transport.routes import NO_ROUTES, Routes
+from protocol import ids
 from protocol.errors import BadRequest, MqError
-from protocol.ids import Host
 from protocol.kernel import loader
 from protocol.names import QUEUE_ID_MAX, SHORT_TOPIC_CHARS_MAX, check_topic_for_send
-from protocol.record import properties
+from protocol.record import encode, properties
 from protocol.record.codec import CRC_MASK, MAGIC_V1, SHORT_HEAD
-from protocol.record.encode import ANY_QUEUE, BatchDraft, Keys, encode_columns, encode_message
 from protocol.record.waiting import RECALL_BODY, RECALL_TAG
 
+UNIQUE_KEY_CHARS = 32
+"""Of a unique key (UNIQ_KEY) with an IPv4 address."""
 _KEYS_START = f"{properties.KEYS}\x01".encode()
 _UNIQUE_KEY_START = f"{properties.UNIQUE_KEY}\x01".encode()
 _PAIR_END = b"\x02"
@@ -127,7 +131,7 @@ def kind_of(topic: str, options: MessageOptions, routes: Routes) -> MessageKind 
         return None
     tags, queue_id = options.get("tags") or "", options.get("queue_id")
     if queue_id is None:
-        queue_id = ANY_QUEUE
+        queue_id = encode.ANY_QUEUE
     elif type(queue_id) is not int or not 0 <= queue_id <= QUEUE_ID_MAX:
         return None
     if type(topic) is not str or type(tags) is not str:
@@ -192,7 +196,6 @@ class MessageBatch:
         self._options.pop("keys", None)
 
     def emptied(self) -> "MessageBatch":
-        """New ones for the same kind."""
         return MessageBatch(self.kind, self._all_options, self.bytes_max)
 
     def take(self, topic: str, body: Body | OutgoingMessage, options: MessageOptions) -> int:
@@ -243,6 +246,84 @@ class MessageBatch:
         return self.keys + [""] * (len(self.bodies) - len(self.keys))
 
 
+class KeyRun(Sequence[str]):
+    """Unique keys in a row: what they all begin with, and the number that the first one ends in."""
+
+    __slots__ = ("_count", "counter", "stem")
+
+    def __init__(self, stem: str, counter: int, size: int) -> None:
+        self.stem = stem
+        self.counter = counter
+        self._count = size
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        rows = range(self._count)[index]
+        if isinstance(rows, range):
+            return [encode.unique_key_at(self.stem, self.counter + row) for row in rows]
+        return encode.unique_key_at(self.stem, self.counter + rows)
+
+    def __iter__(self) -> Iterator[str]:
+        counter = self.counter
+        numbers = [number & 0xFFFF for number in range(counter, counter + self._count)]
+        return hex_after(self.stem, ">%dH", numbers)
+
+
+class UniqueKeys:
+    """Makes keys for one client, as RocketMQ's (MessageClientIDSetter): address, process, client,
+    ms since the month began, counter.
+
+    Safe for many threads. Two keys are equal only when one client makes 65,536 of them within a
+    millisecond. Runs have a client number and a counter of their own: a lock for each single key
+    would cost a thirtieth of its send.
+    """
+
+    def __init__(self, ip: bytes) -> None:
+        # Of one more client of this process.
+        self._prefix, self._run_prefix = (
+            ids.unique_key(ip, os.getpid(), secrets.randbits(32), 0, 0)[:-12] for _ in range(2)
+        )
+        self.numbers = count(secrets.randbits(16))
+        """What the next single keys end in, as 16 bits."""
+        self._lock = threading.Lock()
+        self._counter = secrets.randbits(16)
+        self._month = _month_around(time())
+
+    def next(self, now: float | None = None) -> str:
+        """A new key; `now` is in seconds since 1970."""
+        return f"{self.start(time() if now is None else now)}{next(self.numbers) & 0xFFFF:04X}"
+
+    def run(self, size: int) -> KeyRun:
+        with self._lock:
+            first = self._counter
+            self._counter = first + size
+        return KeyRun(self.start(time(), self._run_prefix), first, size)
+
+    def start(self, now: float, prefix: str | None = None) -> str:
+        """The common beginning of all keys of a millisecond: of single ones, unless `prefix` names
+        others. `now` is in seconds since 1970."""
+        begin, end = self._month
+        if now >= end:
+            self._month = begin, _ = _month_around(now)
+        # A clock that was set back gives 0, as in Java.
+        since = max(0, int((now - begin) * 1000)) & 0xFFFFFFFF
+        return f"{self._prefix if prefix is None else prefix}{since:08X}"
+
+
+def _month_around(moment: float) -> tuple[float, float]:
+    """Begin and end of the month, local time, in seconds since 1970."""
+    year, month = localtime(moment)[:2]
+    begin = mktime((year, month, 1, 0, 0, 0, 0, 0, -1))
+    end = mktime((year, month + 1, 1, 0, 0, 0, 0, 0, -1))
+    return begin, end
+
+
 class _Moment(NamedTuple):
     """The common part of records of one millisecond: the head from flag to prepared offset, and how
     their unique keys begin."""
@@ -255,7 +336,7 @@ class _Moment(NamedTuple):
 class Encoder:
     """Encodes for one client, as the node's routes say."""
 
-    def __init__(self, io: IoThread, keys: UniqueKeys, host: Host) -> None:
+    def __init__(self, io: IoThread, keys: UniqueKeys, host: ids.Host) -> None:
         self._io = io
         self._keys = keys
         self._host = host
@@ -286,7 +367,7 @@ class Encoder:
         draft = message.draft(topic, self._keys.next(), int(time() * 1000), self._host)
         if not waits:
             draft = replace(draft, wait=False)
-        record = encode_message(draft, routes.crc, routes.max_message_bytes)
+        record = encode.encode_message(draft, routes.crc, routes.max_message_bytes)
         return EncodedMessage(
             record, draft.topic, draft.queue_id, message.order_by, draft.unique_key, slot,
             _later(message),
@@ -302,7 +383,7 @@ class Encoder:
         queue_id = options.get("queue_id")
         order_by = options.get("order_by")
         if queue_id is None:
-            queue_id = ANY_QUEUE
+            queue_id = encode.ANY_QUEUE
         elif order_by is not None or not 0 <= queue_id <= QUEUE_ID_MAX:
             return None
         if order_by is not None and not isinstance(order_by, str):
@@ -325,7 +406,7 @@ class Encoder:
         moment = self._moment
         if moment.ms != int(now * 1000):
             moment = self._moment = self._moment_at(now)
-        unique_key = self._keys.finish(moment.key)
+        unique_key = f"{moment.key}{next(self._keys.numbers) & 0xFFFF:04X}"
         record = b"".join(
             (
                 _HEAD_START.pack(size + len(body), MAGIC_V1, crc32(body) & CRC_MASK, queue_id),
@@ -364,7 +445,7 @@ class Encoder:
         routes = self._io.routes or NO_ROUTES
         queue_id = options.get("queue_id")
         return self._columns(
-            topic, plain_bodies(bodies), ANY_QUEUE if queue_id is None else queue_id,
+            topic, plain_bodies(bodies), encode.ANY_QUEUE if queue_id is None else queue_id,
             options.get("tags") or "", options.get("keys"), routes.crc, routes.max_message_bytes,
         )  # fmt: skip
 
@@ -374,12 +455,12 @@ class Encoder:
         bodies: Sequence[bytes],
         queue_id: int,
         tags: str,
-        keys: Keys | None,
+        keys: encode.Keys | None,
         crc: bool,
         body_max: int,
     ) -> EncodedColumns:
         unique_keys = self._keys.run(len(bodies))
-        draft = BatchDraft(
+        draft = encode.BatchDraft(
             topic=topic,
             bodies=b"".join(bodies),
             sizes=list(map(len, bodies)),
@@ -391,7 +472,7 @@ class Encoder:
             born_timestamp=int(time() * 1000),
             born_host=self._host,
         )
-        encoded = encode_columns(draft, crc, body_max)
+        encoded = encode.encode_columns(draft, crc, body_max)
         return EncodedColumns(topic, queue_id, encoded, unique_keys)
 
 

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from keelog.client.messages import ordered_queue
 from keelog.client.results import Receipt, TopicInfo
-from keelog.client.send.unique_key import hex_after
 from keelog.client.transport.exchange import Call, NodeAnswer, NodeRole, Outcome
 from protocol.errors import BadRequest, IllegalMessage, MqError, OutcomeUnknownError, SendTimeout
 from protocol.ids import offset_message_id, parse_host
@@ -32,7 +31,7 @@ from protocol.record.encode import ANY_QUEUE, EncodedBatch
 T = TypeVar("T")
 Results = Sequence[Receipt] | MqError
 OFFSET_HEX_CHARS = 16
-_UNREADABLE = (MqError, LookupError, ValueError, TypeError)
+UNREADABLE = (MqError, LookupError, ValueError, TypeError)
 """Raised by reading an answer of another shape than expected."""
 _receipt_of = cast(Callable[[tuple[Any, ...]], Receipt], partial(tuple.__new__, Receipt))
 """`Receipt._make` without its detour by Python."""
@@ -171,12 +170,11 @@ class BatchReceipt(Sequence[Receipt]):
         """Message by message, of a batch with repeated ones."""
         queue_offset, places = self.queue_offset, self.physical_offsets.tolist()
         for row, key in enumerate(self._unique_keys):
-            if (first := self._repeats.get(row)) is not None:
-                yield first.receipt(self.topic, key, self._answer)
-                continue
-            new = FirstMessage(self.queue_id, queue_offset, places[row], self.store_timestamp)
-            yield new.receipt(self.topic, key, self._answer)
-            queue_offset += 1
+            place = self._repeats.get(row)
+            if place is None:
+                place = Place(self.queue_id, queue_offset, places[row], self.store_timestamp)
+                queue_offset += 1
+            yield place.receipt(self.topic, key, self._answer)
 
     def _receipt(self, row: int) -> Receipt:
         physical = int(self.physical_offsets[row]) if row else self.physical_offset
@@ -193,8 +191,8 @@ class BatchReceipt(Sequence[Receipt]):
         )
 
 
-class FirstMessage(NamedTuple):
-    """Where the first message with the unique key of a repeated one is stored."""
+class Place(NamedTuple):
+    """Where a message is stored: of a repeated one, the first message with its unique key."""
 
     queue_id: int
     queue_offset: int
@@ -202,7 +200,6 @@ class FirstMessage(NamedTuple):
     store_timestamp: int
 
     def receipt(self, topic: str, unique_key: str, answer: Mapping[str, Any]) -> Receipt:
-        """The receipt of the repeated one."""
         start, physical = id_start(answer["store_host"]), self.physical_offset
         return Receipt(
             answer["status"], topic, self.queue_id, self.queue_offset, physical,
@@ -211,15 +208,22 @@ class FirstMessage(NamedTuple):
         )  # fmt: skip
 
 
-def repeats_of(answer: Mapping[str, Any]) -> dict[int, FirstMessage]:
+def repeats_of(answer: Mapping[str, Any]) -> dict[int, Place]:
     """By row, the messages that were stored before; see docs/protocol.md, 'Stored once'."""
-    return {row: FirstMessage(*place) for row, *place in answer.get("repeated", ())}
+    return {row: Place(*place) for row, *place in answer.get("repeated", ())}
 
 
 @lru_cache(maxsize=64)
 def id_start(store_host: str) -> str:
     """The common beginning of all message ids of a node."""
     return offset_message_id(parse_host(store_host), 0)[:-OFFSET_HEX_CHARS]
+
+
+def hex_after(start: str, form: str, numbers: Sequence[int]) -> Iterator[str]:
+    """Each number in upper-case hex after `start`; `form` packs all of them with struct."""
+    packed = struct.pack(form % len(numbers), *numbers)
+    width = len(packed) // len(numbers)
+    return map(start.__add__, packed.hex(" ", width).upper().split(" "))
 
 
 def check_count(found: int, sent: int) -> None:
@@ -235,7 +239,8 @@ def lone_receipt(topic: str, queue_id: int, unique_key: str, header: Mapping[str
     fields raises.
     """
     ((found, number, queue_offset, rows),) = header["queues"]
-    check_count(rows, 1)
+    if rows != 1:
+        check_count(rows, 1)
     if found != topic or not (queue_id in (ANY_QUEUE, number) or "repeated" in header):
         raise BadRequest(f"the answer to append is about {found}, not {topic}")
     physical = header["physical_offset"]
@@ -258,10 +263,15 @@ def read_receipts(read: Callable[[Mapping[str, Any]], T], answer: NodeAnswer) ->
     """Applies `read` to the header. An unreadable answer leaves the outcome unknown."""
     try:
         return read(answer.header)
-    except _UNREADABLE as error:
-        return SendTimeout(
-            f"append: the answer cannot be read ({error!r}), but the messages are stored"
-        )
+    except UNREADABLE as error:
+        return unreadable(error)
+
+
+def unreadable(error: Exception) -> SendTimeout:
+    """The error of messages whose answer cannot be read."""
+    return SendTimeout(
+        f"append: the answer cannot be read ({error!r}), but the messages are stored"
+    )
 
 
 TOPICS_S_MAX = 30.0
@@ -336,7 +346,6 @@ class BatchRequest(NamedTuple):
     later: Later | None = None
 
     def call(self, batch: "RecordBatch", done: Callable[[Outcome], None]) -> Call:
-        """The request of a batch as a call."""
         fields = append_fields(
             self.records, len(self.sizes), self.crc, self.any_queue,
             batch.wait, batch.once, self.later, batch.right,
@@ -369,11 +378,7 @@ class BatchRequest(NamedTuple):
         if len(repeated) == len(entries):
             count = len(repeated)  # the queue is that of a first message
         check_count(count, len(entries))
-        host, status, flushed = (
-            id_start(header["store_host"]),
-            header["status"],
-            header["flushed"],
-        )
+        start, status, flushed = id_start(header["store_host"]), header["status"], header["flushed"]
         time, physical = header["store_timestamp"], header["physical_offset"]
         found: list[Receipt] = []
         for entry, size, queue_id in zip(entries, self.sizes, self.queue_ids, strict=True):
@@ -381,14 +386,10 @@ class BatchRequest(NamedTuple):
                 found.append(first.receipt(entry.topic, entry.unique_key, header))
                 continue
             queue = entry.topic, queue_id
-            queue_offset = next_offset[queue]
-            next_offset[queue] = queue_offset + 1
-            found.append(
-                Receipt(
-                    status, entry.topic, queue_id, queue_offset, physical,
-                    f"{host}{physical:0{OFFSET_HEX_CHARS}X}", entry.unique_key, flushed, time,
-                )
-            )  # fmt: skip
+            msg_id = f"{start}{physical:0{OFFSET_HEX_CHARS}X}"
+            row = status, entry.topic, queue_id, next_offset[queue], physical, msg_id
+            found.append(Receipt(*row, entry.unique_key, flushed, time))
+            next_offset[queue] += 1
             physical += size
         return found
 
@@ -452,41 +453,40 @@ class EntryBatch(RecordBatch):
     one_queue: bool
     entries: Sequence[EncodedMessage]
 
-    def open_topics(self) -> AbstractSet[str]:
-        if self._is_lone:
-            return frozenset()
-        left = self._topics_left_to_node()
-        return {
-            entry.topic
-            for entry in self.entries
-            if entry.queue_id == ANY_QUEUE and entry.topic not in left
-        }
-
     @property
     def _is_lone(self) -> bool:
         """Whether it is one message which the client has no queue to choose for: many batches are,
         and get to the network without the rest."""
         return len(self.entries) == 1 and self.one_queue and self.entries[0].order_by is None
 
-    def _topics_left_to_node(self) -> AbstractSet[str]:
-        """The topics whose entries all go to a queue that the node chooses.
+    def _split(self) -> tuple[list[EncodedMessage], dict[str, list[EncodedMessage]]]:
+        """The entries that the client has a queue for, or chooses one; by topic, those whose queue
+        the node chooses.
 
-        Not those with an entry that has a queue already: it could be the same one, and what the
-        node chooses for is a request of its own, so the order of the entries would be lost.
+        Not where one of the topic has a queue already: it could be the same one, and what the node
+        chooses for is a request of its own, so the order of the entries would be lost.
         """
-        if not self.one_queue:
-            return frozenset()
-        placed = {
+        placed: list[EncodedMessage] = []
+        left: dict[str, list[EncodedMessage]] = {}
+        mixed = {
             entry.topic
             for entry in self.entries
             if entry.queue_id != ANY_QUEUE or entry.order_by is not None
         }
-        return {entry.topic for entry in self.entries} - placed
+        for entry in self.entries:
+            is_left = self.one_queue and entry.topic not in mixed
+            (left.setdefault(entry.topic, []) if is_left else placed).append(entry)
+        return placed, left
+
+    def open_topics(self) -> AbstractSet[str]:
+        if self._is_lone:
+            return frozenset()
+        return {entry.topic for entry in self._split()[0] if entry.queue_id == ANY_QUEUE}
 
     def requests(self, queues: WriteQueues) -> list[BatchRequest]:
-        """One for all that have a queue, and one for each topic that is left to the node: those of
-        `one_queue`. An unknown one, which the node creates, is taken to have the usual queues: the
-        node refuses a wrong guess, and the batch is sent again."""
+        """One for all that have a queue, and one for each topic that is left to the node. An
+        unknown one, which the node creates, is taken to have the usual queues: the node refuses a
+        wrong guess, and the batch is sent again."""
         if self._is_lone:
             entry = self.entries[0]
             return [request_of(self.entries, entry.record, (entry.queue_id,))]
@@ -495,20 +495,9 @@ class EntryBatch(RecordBatch):
             # Each delayed message is a request of its own.
             now = [one for one in self.entries if not one.later]
             parts = [*([now] if now else []), *([one] for one in late)]
-            return [
-                request
-                for part in parts
-                for request in replace(self, entries=part).requests(queues)
-            ]
-        placed: list[EncodedMessage] = []
-        left: dict[str, list[EncodedMessage]] = {}
-        topics = self._topics_left_to_node()
-        for entry in self.entries:
-            is_open = entry.queue_id == ANY_QUEUE and entry.order_by is None
-            if is_open and entry.topic in topics:
-                left.setdefault(entry.topic, []).append(entry)
-            else:
-                placed.append(entry)
+            batches = (replace(self, entries=part) for part in parts)
+            return [request for batch in batches for request in batch.requests(queues)]
+        placed, left = self._split()
         found = [_placed_request(placed, queues)] if placed else []
         for entries in left.values():
             records = b"".join(entry.record for entry in entries)
@@ -527,7 +516,6 @@ class EntryBatch(RecordBatch):
         self.deliver(self.entries, error)
 
     def relearned(self, request: BatchRequest) -> "EntryBatch":
-        """The entries of a request, as a batch that was asked about."""
         return replace(self, entries=request.entries, has_relearned=True)
 
     def smaller(self, request: BatchRequest, error: MqError) -> "list[EntryBatch]":
@@ -596,7 +584,6 @@ class EncodedColumns(NamedTuple):
         ]
 
     def placed(self, queue_id: int) -> "EncodedColumns":
-        """The same for another queue."""
         if queue_id == self.queue_id:
             return self
         sizes = self.encoded.sizes.astype(np.int64)
@@ -622,7 +609,6 @@ class ColumnBatch(RecordBatch):
     slots: Iterable[Any] = ()
 
     def open_topics(self) -> AbstractSet[str]:
-        """The topic, where the client has to know how many queues it has."""
         return frozenset() if self.order_by is None else {self.columns.topic}
 
     def requests(self, queues: WriteQueues) -> list[BatchRequest]:
@@ -634,7 +620,6 @@ class ColumnBatch(RecordBatch):
         return [BatchRequest(encoded.records.data, encoded.sizes, encoded.crc, any_queue)]  # type: ignore[arg-type]
 
     def end(self, request: BatchRequest, outcome: Outcome) -> None:
-        """Makes the receipt, or passes the error on."""
         found = outcome if isinstance(outcome, MqError) else read_receipts(self._receipt, outcome)
         if isinstance(found, OutcomeUnknownError):
             found = found.about(self.columns.topic, self.columns.unique_keys)

@@ -10,9 +10,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from threading import get_ident
 from time import monotonic
-from zlib import crc32
+from typing import Generic, TypeVar
 
 from keelog.client.results import Receipt
 from keelog.client.send.record_batch import (
@@ -22,15 +21,12 @@ from keelog.client.send.record_batch import (
     RecordBatch,
     Results,
     WriteQueues,
-    append_fields,
     error_of,
     in_queue,
-    lone_receipt,
-    read_receipts,
     request_of,
 )
 from keelog.client.transport import exchange
-from keelog.client.transport.direct import ChannelPool, Reply
+from keelog.client.transport.direct import Reply
 from keelog.client.transport.io_thread import CALLS_MAX, Action, IoThread
 from protocol.errors import BadRequest, ClientClosed, MqError, NodeBusy, RefusedError, UnknownTopic
 from protocol.record.encode import ANY_QUEUE
@@ -43,6 +39,7 @@ SEND_BYTES_MAX = 256_000
 """Of one batch; a single message may be larger."""
 HELD_S_MAX = 0.05
 """A message waits for no other batch any longer."""
+T = TypeVar("T")
 
 Done = Callable[[Receipt | MqError], None]
 """Learns the outcome, once, on any thread; the `slot` of an entry."""
@@ -87,17 +84,23 @@ class BatchSender:
             return None
         return in_queue(entry, self._queues.queue_for(entry.topic, entry.order_by))
 
-    def take_up(self, batch: EntryBatch, placed: EncodedMessage, reply: Reply) -> None:
-        """Goes on with a batch of one message, `placed`, of which the caller's thread has carried
-        the first attempt. That was the reply."""
-        batch.once |= self.once
-        request = request_of(batch.entries, placed.record, (placed.queue_id,))
+    def take_up(
+        self, entry: EncodedMessage, placed: EncodedMessage, wait: str | None, deadline: float,
+        reply: Reply,
+    ) -> Receipt:  # fmt: skip
+        """Goes on with a message, `placed` in its queue, of which the caller's thread has carried
+        the first attempt: that was the reply. Waits for the receipt, or raises the error."""
+        arrival: exchange.Arrival[Receipt] = exchange.Arrival()
+        entries = (entry._replace(slot=arrival),)
+        batch = EntryBatch(wait, deadline, _deliver, True, entries, once=self.once)
+        request = request_of(entries, placed.record, (placed.queue_id,))
         call = request.call(batch, partial(self._settle, batch, request))
         decision = call.ended(*reply, self._io.retry, monotonic())
         if isinstance(decision, exchange.RepeatAfter):
             self._io.resume(call, decision.delay)
         else:
             call.done(decision)
+        return arrival.wait()
 
     def _settle(self, batch: RecordBatch, request: BatchRequest, outcome: exchange.Outcome) -> None:
         if isinstance(outcome, RefusedError) and self._io.post(
@@ -184,133 +187,95 @@ class BatchSender:
         self._submit(first, partial(self._in_turn, rest, then) if rest else then)
 
 
-class _KindGroup:
-    """Messages of one kind that have not gone yet, oldest first, and the batches under way."""
+class SendGroup(Generic[T]):
+    """Waiting sends that may go together, oldest first, and their requests under way.
 
-    def __init__(self) -> None:
-        self.waiting: deque[tuple[EncodedMessage, float]] = deque()
+    They go at once, or, while UNDER_WAY_MAX requests have no answer yet, with all others that come
+    meanwhile; but none waits longer than HELD_S_MAX. So a request that gets no answer delays no
+    other message. Threads and event loops drive it in the same way.
+    """
+
+    def __init__(
+        self, send: Callable[["SendGroup[T]"], object], at: Callable[[float, Action], object]
+    ) -> None:
+        """`send` takes at least the first of `waiting`, and counts requests in `under_way`; `at`
+        runs an action at a time."""
+        self.waiting: deque[tuple[T, float]] = deque()
+        """With the time at which each goes, come what may."""
         self.under_way = 0
-        self.has_timer = False
+        self._send = send
+        self._at = at
+        self._has_timer = False
 
-    def take(self) -> tuple[list[EncodedMessage], float]:
-        """Removes and returns the messages of the next batch, and the deadline of the oldest."""
-        waiting = self.waiting
-        entry, deadline = waiting.popleft()
-        taken, size = [entry], len(entry.record)
-        while waiting and len(taken) < SEND_RECORDS_MAX:
-            size += len(waiting[0][0].record)
-            if size > SEND_BYTES_MAX:
-                break
-            taken.append(waiting.popleft()[0])
-        return taken, deadline
+    def push(self) -> None:
+        """Sends what waits, as far as it may go; the oldest of the rest goes soon."""
+        while self.waiting:
+            due = self.waiting[0][1]
+            if self.under_way >= UNDER_WAY_MAX and monotonic() < due:
+                if not self._has_timer:
+                    self._has_timer = True
+                    self._at(due, self._push_late)
+                return
+            self._send(self)
+
+    def _push_late(self) -> None:
+        self._has_timer = False
+        self.push()
 
 
 class SendCoalescer:
-    """The waiting sends of one client. All but `send…` runs on the I/O thread."""
+    """The waiting sends of one client. All but `send` runs on the I/O thread."""
 
-    def __init__(self, io: IoThread, sender: BatchSender, direct: ChannelPool) -> None:
+    def __init__(self, io: IoThread, sender: BatchSender) -> None:
         self._io = io
         self._sender = sender
-        self._direct = direct
-        self._arrived: deque[tuple[_Kind, EncodedMessage, float]] = deque()
+        self.arrived: deque[tuple[_Kind, EncodedMessage, float]] = deque()
         self._is_notified = False
-        self._groups: dict[_Kind, _KindGroup] = {}
+        self.groups: dict[_Kind, SendGroup[EncodedMessage]] = {}
 
     def send(self, entry: EncodedMessage, wait: str | None, timeout: float) -> None:
         """Sends an entry whose slot is a Done. `wait`: the field of that name."""
-        if len(self._arrived) >= CALLS_MAX:
+        if len(self.arrived) >= CALLS_MAX:
             entry.slot(NodeBusy(f"{CALLS_MAX} messages wait to be sent", "send in batches"))
             return
         kind = wait, timeout, entry.queue_id == ANY_QUEUE, entry.order_by is not None
-        self._arrived.append((kind, entry, monotonic() + timeout))
+        self.arrived.append((kind, entry, monotonic()))
         if not self._is_notified:
             # A thread that finds it set has appended before `_collect` looks.
             self._is_notified = True
             if not self._io.post(self._collect):
                 self._refuse_all()
 
-    def send_and_wait(self, entry: EncodedMessage, wait: str | None, timeout: float) -> Receipt:
-        """As `send`, for a thread that waits: it carries the request itself, unless sends of others
-        go by the I/O thread."""
-        if get_ident() == self._io.ident:
-            raise exchange.no_waiting_here()
-        if not self._groups and not self._arrived:
-            found = self._ask(entry, wait, monotonic() + timeout)
-            if found is not None:
-                return found
-        arrival: exchange.Arrival[Receipt] = exchange.Arrival()
-        self.send(entry._replace(slot=arrival), wait, timeout)
-        return arrival.wait()
-
-    def _ask(self, entry: EncodedMessage, wait: str | None, deadline: float) -> Receipt | None:
-        """Sends a message alone, on this thread; None, at once, where that cannot be."""
-        placed = entry if entry.order_by is None else self._sender.placed(entry)
-        if placed is None:
-            return None
-        record, any_queue = placed.record, placed.queue_id == ANY_QUEUE
-        once, later = self._sender.once, placed.later
-        fields = append_fields(record, 1, crc32(record), any_queue, wait, once, later)
-        reply = self._direct.ask("append", fields, record, deadline)
-        if reply is None:
-            return None
-        outcome = reply[0]
-        if not isinstance(outcome, exchange.NodeAnswer) or not outcome.header.get("ok"):
-            arrival: exchange.Arrival[Receipt] = exchange.Arrival()
-            entries = (entry._replace(slot=arrival),)
-            self._sender.take_up(EntryBatch(wait, deadline, _deliver, True, entries), placed, reply)
-            return arrival.wait()
-        read = partial(lone_receipt, entry.topic, entry.queue_id, entry.unique_key)
-        found = read_receipts(read, outcome)
-        if isinstance(found, MqError):
-            raise error_of(found, entry.topic, entry.unique_key)
-        return found
-
     def _refuse_all(self) -> None:
         self._is_notified = False
         error = ClientClosed()
         with suppress(IndexError):  # another thread may refuse them just now
             while True:
-                self._arrived.popleft()[1].slot(error)
+                self.arrived.popleft()[1].slot(error)
 
     def _collect(self) -> None:
         self._is_notified = False
-        arrived, groups = self._arrived, self._groups
-        changed: dict[_Kind, _KindGroup] = {}
-        while arrived:
-            kind, entry, deadline = arrived.popleft()
-            group = groups.get(kind)
+        changed: dict[_Kind, SendGroup[EncodedMessage]] = {}
+        while self.arrived:
+            kind, entry, since = self.arrived.popleft()
+            group = self.groups.get(kind)
             if group is None:
-                group = groups[kind] = _KindGroup()
-            group.waiting.append((entry, deadline))
+                group = self.groups[kind] = SendGroup(partial(self._send, kind), self._io.at)
+            group.waiting.append((entry, since + HELD_S_MAX))
             changed[kind] = group
-        for kind, group in changed.items():
-            self._push(kind, group)
+        for group in changed.values():
+            group.push()
 
-    def _push(self, kind: _Kind, group: _KindGroup) -> None:
-        """Sends what waits, as far as it may go; the oldest of the rest goes soon, come what may.
-
-        So a batch that gets no answer delays no other message, and each keeps its deadline.
-        """
-        while group.waiting:
-            left_s = group.waiting[0][1] - kind[1] + HELD_S_MAX - monotonic()
-            if group.under_way >= UNDER_WAY_MAX and left_s > 0:
-                self._push_later(kind, group, left_s)
-                return
-            self._send(kind, group)
-        if not group.under_way and self._groups.get(kind) is group:
-            del self._groups[kind]
-
-    def _push_later(self, kind: _Kind, group: _KindGroup, left_s: float) -> None:
-        def push() -> None:
-            group.has_timer = False
-            self._push(kind, group)
-
-        if not group.has_timer:
-            group.has_timer = True
-            self._io.at(monotonic() + left_s, push)
-
-    def _send(self, kind: _Kind, group: _KindGroup) -> None:
-        entries, deadline = group.take()
+    def _send(self, kind: _Kind, group: SendGroup[EncodedMessage]) -> None:
+        """Sends the next batch. It has the deadline of its oldest message."""
+        waiting = group.waiting
+        entry, due = waiting.popleft()
+        entries, size = [entry], len(entry.record)
+        while waiting and len(entries) < SEND_RECORDS_MAX:
+            size += len(waiting[0][0].record)
+            if size > SEND_BYTES_MAX:
+                break
+            entries.append(waiting.popleft()[0])
         group.under_way += 1
         unanswered = len(entries)
 
@@ -320,9 +285,13 @@ class SendCoalescer:
             unanswered -= len(answered)
             if not unanswered:
                 group.under_way -= 1
-                self._push(kind, group)
+                group.push()
+                if not group.under_way and self.groups.get(kind) is group:
+                    del self.groups[kind]
 
-        self._sender.start(EntryBatch(kind[0], deadline, deliver, True, entries))
+        wait, timeout, *_ = kind
+        deadline = due - HELD_S_MAX + timeout
+        self._sender.start(EntryBatch(wait, deadline, deliver, True, entries))
 
 
 def _deliver(entries: Sequence[EncodedMessage], results: Results) -> None:

@@ -67,7 +67,6 @@ class StageClient:
         return StageWriter(self, query, batch, stage)
 
     def start(self, call: Call) -> "Future[NodeAnswer]":
-        """Sends a request."""
         return self._core.start(call)
 
     def publish(
@@ -104,7 +103,6 @@ class StageClient:
         return dropped
 
     def close(self) -> None:
-        """Ends the connection."""
         self._core.close()
 
     def __enter__(self) -> Self:

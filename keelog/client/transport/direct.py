@@ -21,7 +21,6 @@ import struct
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from enum import Enum
 from functools import partial
 from itertools import count
 from time import monotonic
@@ -30,14 +29,12 @@ from typing import Any
 import msgpack
 
 from keelog.client.transport import exchange
-from keelog.client.transport.io_thread import IoThread
+from keelog.client.transport.io_thread import ANSWER_BYTES_MAX, RECONNECT_MS, IoThread
 from keelog.client.transport.routes import Routes
-from keelog.client.transport.zmq_connection import ANSWER_BYTES_MAX, RECONNECT_MS
 from protocol.errors import BadRequest
 from protocol.wire import zmtp
-from protocol.wire.awake import AwakeLook
 from protocol.wire.frames import VERSION, Header, HeaderPacker, unpack_answer
-from protocol.wire.zmtp import Payload
+from protocol.wire.zmtp import AwakeLook, Payload
 
 UNSENT_BYTES_MAX = 8 * 1024 * 1024
 """Kept of requests that the network does not take; beyond it no request is taken."""
@@ -65,13 +62,6 @@ CONNECT_S = 0.05
 """The first pull waits this time for the connection, then goes by the I/O thread."""
 
 
-class _State(Enum):
-    CONNECTING = "connecting"
-    GREETED = "greeted"
-    UP = "up"
-    LOST = "lost"
-
-
 class ZmtpConnection:
     """A socket: requests go out, answers come in. For one thread at a time."""
 
@@ -81,7 +71,11 @@ class ZmtpConnection:
         """
         self.endpoint = endpoint
         self.closed = False
-        self._state = _State.CONNECTING
+        self._is_connecting = True
+        self.is_up = False
+        """Whether requests may be sent."""
+        self.is_lost = False
+        """Whether no answer can come any more, once those that `receive` had are taken."""
         self.pack = HeaderPacker()
         self._zmtp = zmtp.Connection(b"DEALER", ANSWER_BYTES_MAX, monotonic())
         self._unsent = zmtp.Outbox()
@@ -94,24 +88,19 @@ class ZmtpConnection:
         self._greet()
 
     @property
-    def is_up(self) -> bool:
-        """Whether requests may be sent."""
-        return self._state is _State.UP
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether no answer can come any more, once those that `receive` had are taken."""
-        return self._state is _State.LOST
-
-    @property
     def wants_to_send(self) -> bool:
         """Whether `receive` should be called too when the socket can be written to."""
-        return bool(self._unsent.kept) or self._state is _State.CONNECTING
+        return bool(self._unsent.kept) or self._is_connecting
 
-    @property
     def has_come(self) -> bool:
         """Whether `receive` finds something at once. It costs a fraction of a look there."""
-        return self.wants_to_send or bool(self._incoming.poll(0))
+        return bool(self._incoming.poll(0)) or self.wants_to_send
+
+    def is_at_rest(self, now: float) -> bool:
+        """Whether a request may be sent at once: nothing has come, not even the end, and the
+        silence was short."""
+        is_free = self.is_up and not self._unsent.kept and not self._incoming.poll(0)
+        return is_free and now - self._zmtp.spoke_at <= zmtp.STALE_S
 
     def is_stale(self, now: float) -> bool:
         """Whether the silence is so long that the node may be about to close it, if nothing is
@@ -129,16 +118,33 @@ class ZmtpConnection:
 
     @property
     def takes_requests(self) -> bool:
-        """Whether `send` may be called."""
-        return self._state is _State.UP and self._unsent.bytes < UNSENT_BYTES_MAX
+        """Whether requests may be sent, and are kept where the network does not take them."""
+        return self.is_up and self._unsent.bytes < UNSENT_BYTES_MAX
 
-    def send(self, header: bytes, payload: Payload | None) -> None:
-        """Sends a request, whose header `pack` has packed."""
+    def send(self, parts: Sequence[zmtp.Sendable]) -> None:
+        """Sends what is unsent and then this message, and keeps what the network does not take."""
+        unsent, sent = self._unsent, 0
         try:
-            self._put(zmtp.message(header, payload))
+            try:
+                if unsent.kept:
+                    if parts:
+                        unsent.keep(parts, 0)
+                    parts = ()
+                    while unsent.kept:
+                        unsent.took(self._socket.sendmsg(unsent.kept[0].parts, (), _SEND_NOW))
+                        self._zmtp.spoke_at = monotonic()
+                elif parts:
+                    sent = self._socket.sendmsg(parts, (), _SEND_NOW)
+                    self._zmtp.spoke_at = monotonic()
+            except BlockingIOError:
+                pass
+            if sent < sum(map(len, parts)):
+                unsent.keep(parts, sent)
+        except OSError:
+            self._lose()
         except BaseException:
             # Interrupted: it is unknown how much of it was sent.
-            self._state = _State.LOST
+            self._lose()
             raise
 
     def receive(self, wait: bool = False) -> Iterator[tuple[Header, Payload]]:
@@ -146,26 +152,36 @@ class ZmtpConnection:
 
         With `wait` it waits until something comes, as long as `wait_at_most` said.
         """
+        link, flags = self._zmtp, 0 if wait else _NOW
         try:
-            if self.wants_to_send:
+            if self._unsent.kept or self._is_connecting:
                 self._go_on(wait)
-                wait = False
-            flags = 0 if wait else _NOW
-            for _ in range(RECEIVES_MAX):
-                if self._state in (_State.CONNECTING, _State.LOST):
-                    break
-                room = self._zmtp.room()
-                size = self._receive_into(room, flags)
+                flags = _NOW
+            for _ in range(0 if self._is_connecting or self.is_lost else RECEIVES_MAX):
+                room = link.room()
+                size = self._socket.recv_into(room, 0, flags)
                 if not size:
+                    self._lose()
                     break
-                answers = self._take_in(size)
-                yield from answers
-                if answers and size < len(room):
+                messages = link.received(size, monotonic())
+                if link.replies:
+                    self.send((link.take_replies(),))
+                self.is_up = link.is_ready and not self.is_lost
+                for parts in messages:
+                    # What is not an answer is passed over: its call ends at its deadline.
+                    with suppress(ValueError, msgpack.UnpackException, BadRequest):
+                        header = unpack_answer(bytes(parts[0]))
+                        yield header, parts[-1] if len(parts) > 1 else b""
+                if messages and size < len(room):
                     break  # what else there may be has time
                 flags = _NOW
+        except BlockingIOError:
+            return
+        except (OSError, zmtp.NotZmtp):
+            self._lose()
         except BaseException:
             # Interrupted (KeyboardInterrupt): it is unknown which bytes were taken.
-            self._state = _State.LOST
+            self._lose()
             raise
 
     def keep_alive(self, now: float) -> None:
@@ -174,90 +190,39 @@ class ZmtpConnection:
         try:
             ping = self._zmtp.ping(now)
         except zmtp.NotZmtp:
-            self._state = _State.LOST
+            self._lose()
         else:
             if ping:
-                self._put((ping,))
+                self.send((ping,))
 
     def close(self) -> None:
         """Ends the connection. Bytes that the network has taken are still delivered."""
         self.closed = True
-        self._state = _State.LOST
+        self._lose()
         self._socket.close()
 
-    def _receive_into(self, room: memoryview, flags: int) -> int:
-        """0: nothing came, or it is lost."""
-        try:
-            size = self._socket.recv_into(room, 0, flags)
-        except BlockingIOError:
-            return 0
-        except OSError:
-            size = 0
-        if not size:
-            self._state = _State.LOST
-        return size
-
-    def _take_in(self, size: int) -> list[tuple[Header, Payload]]:
-        """The answers that are whole with these bytes."""
-        answers: list[tuple[Header, Payload]] = []
-        try:
-            messages = self._zmtp.received(size, monotonic())
-        except zmtp.NotZmtp:
-            self._state = _State.LOST
-            return answers
-        if self._zmtp.replies:
-            self._put((self._zmtp.take_replies(),))
-        if self._state is _State.GREETED and self._zmtp.is_ready:
-            self._state = _State.UP
-        for parts in messages:
-            # What is not an answer is passed over: its call ends at its deadline.
-            with suppress(ValueError, msgpack.UnpackException, BadRequest):
-                header = unpack_answer(bytes(parts[0]))
-                answers.append((header, parts[-1] if len(parts) > 1 else b""))
-        return answers
+    def _lose(self) -> None:
+        self._is_connecting, self.is_up, self.is_lost = False, False, True
 
     def _go_on(self, wait: bool) -> None:
         """Goes on with what waits for the network: the connection, or what is kept."""
         if wait:
             self._poller.poll(self._wait_s * 1_000)
-        if self._state is _State.CONNECTING:
+        if self._is_connecting:
             self._greet()
         else:
-            self._put(())
+            self.send(())
 
     def _greet(self) -> None:
-        """As soon as there is a connection."""
         if self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-            self._state = _State.LOST
+            self._lose()
             return
         try:
             self._socket.getpeername()
         except OSError:
             return
-        self._state = _State.GREETED
-        self._put((self._zmtp.hello,))
-
-    def _put(self, parts: Sequence[zmtp.Sendable]) -> None:
-        """Sends what is unsent and then this, and keeps what the network does not take."""
-        unsent = self._unsent
-        try:
-            if unsent.kept:
-                if parts:
-                    unsent.keep(parts, 0)
-                    parts = ()
-                while unsent.kept:
-                    unsent.took(self._socket.sendmsg(unsent.kept[0].parts, (), _SEND_NOW))
-                    self._zmtp.spoke_at = monotonic()
-            sent = self._socket.sendmsg(parts, (), _SEND_NOW) if parts else 0
-        except BlockingIOError:
-            sent = 0
-        except OSError:
-            self._state = _State.LOST
-            return
-        if sent:
-            self._zmtp.spoke_at = monotonic()
-        if not unsent.kept and sent < sum(map(len, parts)):
-            unsent.keep(parts, sent)
+        self._is_connecting = False
+        self.send((self._zmtp.hello,))
 
 
 def _connect(endpoint: str) -> socket.socket:
@@ -312,10 +277,12 @@ class Channel:
     def _link_up(self) -> ZmtpConnection | None:
         """The link to the process that the routes name, when it is up; begins one otherwise."""
         link, usable, now = self._link, self._usable(), monotonic()
+        is_stale = False
         if link is not None and not self._exchange.under_way:
+            if link.endpoint in usable and link.is_at_rest(now):
+                return link
             self._take_answers(link)  # a connection that was lost meanwhile is found so
-            link = self._link
-        is_stale = link is not None and not self._exchange.under_way and link.is_stale(now)
+            is_stale, link = link.is_stale(now), self._link
         if link is None or link.endpoint not in usable or is_stale:
             self._drop()
             link = self._connect(usable[os.getpid() % len(usable)], now) if usable else None
@@ -328,7 +295,7 @@ class Channel:
             number = next(self._ids)
             header = link.pack(call.header(number, **more))
             self._exchange.sent(call, number)
-            link.send(header, call.payload)
+            link.send(zmtp.message(header, call.payload))
         return link
 
     def _take_answers(self, link: ZmtpConnection, wait: bool = False) -> None:
@@ -389,7 +356,6 @@ class Channel:
         return ZmtpConnection(endpoint, "" if at == endpoint else at)
 
     def _local(self, routes: Routes) -> Mapping[str, str]:
-        """Which local sockets it takes."""
         return routes.local
 
     def _begun(self, link: ZmtpConnection) -> None:
@@ -422,61 +388,41 @@ class BlockingChannel(Channel):
         super().__init__(io, role)
         self.lock = threading.Lock()
         """Held by the thread that asks."""
-        self._asked = 0
-        self._reply: Reply | None = None
 
     def ask(
         self, op: str, fields: Mapping[str, Any], payload: Payload | None, deadline: float
     ) -> Reply | None:
-        """Sends a request and waits for its answer, or until no answer can come.
-
-        None, at once, when it is for the I/O thread from the beginning; nothing was done then. So
-        it is while another thread has the socket.
-        """
-        if not self.lock.acquire(blocking=False):
+        """With the lock held: sends a request and waits for its answer, or until no answer can
+        come. None, at once, when it is for the I/O thread from the beginning; nothing was done
+        then."""
+        link = self._link_up()
+        if link is None:
             return None
-        try:
-            link = self._link_up()
-            if link is None:
-                return None
-            self._asked, self._reply = next(self._ids), None
-            header = {"v": VERSION, "op": op, "id": self._asked, **fields}
-            link.send(link.pack(header), payload)
-            return self._await(link, deadline)
-        finally:
-            self._reply = None  # it may be large
-            self.lock.release()
-
-    def _await(self, link: ZmtpConnection, deadline: float) -> Reply:
-        def has_come() -> bool:
-            if link.has_come:
-                self._take_answers(link)
-            return self._reply is not None
-
-        self._awake.until(has_come)
-        while self._reply is None:
+        asked = next(self._ids)
+        header = link.pack({"v": VERSION, "op": op, "id": asked, **fields})
+        link.send(zmtp.message(header, payload))
+        reply: exchange.NodeAnswer | exchange.Unanswered | None = None
+        has_come = self._awake.until(link.has_come)
+        while True:
             now = monotonic()
-            if deadline <= now:
-                return exchange.Unanswered.LATE, link.endpoint
-            if self._closing:
-                return exchange.Unanswered.CLOSED, link.endpoint
-            link.wait_at_most(min(deadline - now, BLOCKING_SLICE_S))
-            self._take_answers(link, wait=True)
-            if self._reply is None:
-                link.keep_alive(now)
-        return self._reply
-
-    def _take_answers(self, link: ZmtpConnection, wait: bool = False) -> None:
-        """Looks for the answer. A late one, to a request before this, is dropped."""
-        for header, payload in link.receive(wait):
-            if header.get("id") == self._asked:
-                self._reply = exchange.NodeAnswer(header, payload), link.endpoint
-        if link.is_lost:
-            self._lose_all(link)
-            self._reply = self._reply or (exchange.Unanswered.LOST, link.endpoint)
+            if not has_come:
+                if deadline <= now:
+                    return exchange.Unanswered.LATE, link.endpoint
+                if self._closing:
+                    return exchange.Unanswered.CLOSED, link.endpoint
+                link.wait_at_most(min(deadline - now, BLOCKING_SLICE_S))
+            for answer, frame in link.receive(wait=not has_come):
+                if answer.get("id") == asked:  # else it is late: its caller waits no longer
+                    reply = exchange.NodeAnswer(answer, frame)
+            if link.is_lost:
+                self._lose_all(link)
+                reply = reply or exchange.Unanswered.LOST
+            if reply is not None:
+                return reply, link.endpoint
+            link.keep_alive(now)
+            has_come = False
 
     def close(self) -> None:
-        """Ends the call that is under way, soon, and the connection. Harmless when repeated."""
         if self._closing:
             return
         self._closing = True
@@ -493,10 +439,14 @@ class ChannelPool:
     def ask(
         self, op: str, fields: Mapping[str, Any], payload: Payload | None, deadline: float
     ) -> Reply | None:
-        """As `BlockingChannel.ask`, by the first that is free."""
+        """As `BlockingChannel.ask`, by the first that is free; None where other threads have all
+        of them."""
         for link in self.links:
-            if not link.lock.locked():
-                return link.ask(op, fields, payload, deadline)
+            if link.lock.acquire(blocking=False):
+                try:
+                    return link.ask(op, fields, payload, deadline)
+                finally:
+                    link.lock.release()
         return None
 
 
@@ -513,7 +463,6 @@ class PullChannel(Channel):
         self._looked_at = 0.0
 
     def start(self, queue_id: int, call: exchange.Call) -> None:
-        """Begins a pull of a queue."""
         call.done = partial(self._put, queue_id)
         with self._lock:
             if not self._closing and self._start(call, stream=True) is not None:
@@ -587,7 +536,6 @@ class PullChannel(Channel):
         self._closing = True
 
     def close(self) -> None:
-        """Ends the pulls under way, soon, and the connection. Harmless when repeated."""
         self._closing = True
         with self._lock:
             self._end_all(self._exchange.closed())

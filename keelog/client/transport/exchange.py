@@ -93,7 +93,8 @@ class Call:
 
     `repeatable`: carrying it out twice changes no more than once. `done` is called once with the
     outcome, on the thread that carries the request. `affinity` keeps the pulls of one queue at one
-    reader. What follows `done`, and a stream's `fields`, is its state: only its methods change it.
+    reader. What follows `done`, and a stream's `fields`, is its state: only this module changes it,
+    and the I/O thread gives it an id that stays in all attempts there.
     """
 
     role: NodeRole
@@ -112,12 +113,7 @@ class Call:
     id: int = 0
 
     def header(self, number: int, **more: bool) -> dict[str, Any]:
-        """The header of the request under this id."""
         return {"v": VERSION, "op": self.op, "id": number, **self.fields, **more}
-
-    def begin(self, number: int) -> None:
-        """The I/O thread takes it on: the id stays in all attempts there."""
-        self.id = number
 
     def was_sent(self, number: int) -> None:
         """An attempt begins, under this id: from now on the node may carry it out."""
@@ -139,12 +135,6 @@ class Call:
             return answer
         return self.refused(refusal_error(answer.header), retry, now)
 
-    def goes_on(self, change: Mapping[str, Any]) -> None:
-        """Yet another answer will come. `change` is what its fields would have to be for the rest
-        alone, should that be lost."""
-        self.fields = {**self.fields, **change}
-        self.sent = True
-
     def ended(
         self, outcome: NodeAnswer | Unanswered, where: str, retry: Retry, now: float
     ) -> Decision:
@@ -154,8 +144,9 @@ class Call:
             return self.answered(outcome, retry, now)
         if outcome is Unanswered.LOST:
             return self.lost(f"the connection to {where} was lost", retry, now)
-        is_late = outcome is Unanswered.LATE
-        return self.at_deadline(where) if is_late else self.when_closed(failed=False)
+        if outcome is Unanswered.LATE:
+            return self.at_deadline(where)
+        return self.when_closed()
 
     def refused(
         self, error: errors.MqError, retry: Retry, now: float, chance: float | None = None
@@ -207,7 +198,7 @@ class Call:
             "look whether the node is ready: keelog health --wait 10",
         )
 
-    def when_closed(self, failed: bool) -> errors.MqError:
+    def when_closed(self, failed: bool = False) -> errors.MqError:
         """The error when the client's end leaves it without an answer."""
         if not self.repeatable and (self.sent or self.maybe_done):
             return self.at_deadline("the node before the client was closed")
@@ -282,7 +273,6 @@ class Exchange:
         self.under_way: dict[int, Call] = {}
 
     def sent(self, call: Call, number: int) -> None:
-        """An attempt of the call begins, under this id."""
         call.was_sent(number)
         self.under_way[number] = call
 
@@ -296,8 +286,9 @@ class Exchange:
         return call, call.answered(NodeAnswer(header, payload), self._retry, now)
 
     def goes_on(self, call: Call, change: Mapping[str, Any]) -> None:
-        """Puts a call that has yet another answer back under way: see `Call.goes_on`."""
-        call.goes_on(change)
+        """Yet another answer of the call will come. `change` is what its fields would have to be
+        for the rest alone, should that be lost."""
+        call.fields, call.sent = {**call.fields, **change}, True
         self.under_way[call.id] = call
 
     def lost(self, why: str, now: float) -> list[tuple[Call, Decision]]:
@@ -313,8 +304,7 @@ class Exchange:
         return [(call, call.at_deadline(where)) for call in over]
 
     def closed(self) -> list[tuple[Call, errors.MqError]]:
-        """Ends all calls, with the client."""
-        return [(call, call.when_closed(failed=False)) for call in self._take_all()]
+        return [(call, call.when_closed()) for call in self._take_all()]
 
     def _take_all(self) -> list[Call]:
         calls = list(self.under_way.values())

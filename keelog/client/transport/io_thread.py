@@ -1,8 +1,11 @@
 """The client's I/O thread: it alone owns the sockets, and carries every call to its end.
 
 Other threads hand it actions through `post`. It asks the control socket for the routes, keeps a
-link to each process, matches replies with calls, and repeats what may be repeated. `Timers` has
-what it does later, in order of time; cancelled ones do not pile up.
+link to each process (`ZmqConnection`), matches replies with calls, and repeats what may be
+repeated. `Timers` has what it does later, in order of time; cancelled ones do not pile up.
+
+ZMQ_IMMEDIATE keeps requests out of ZeroMQ's queues while there is no connection: what waits in
+`pending` of a link was certainly not sent, what its exchange has under way may have been.
 """
 
 import heapq
@@ -16,6 +19,7 @@ from math import inf
 from time import monotonic
 from typing import Any
 
+import msgpack
 import zmq
 
 from keelog.client.transport.exchange import (
@@ -29,18 +33,228 @@ from keelog.client.transport.exchange import (
     Retry,
 )
 from keelog.client.transport.routes import HostNames, Routes, fill_in
-from keelog.client.transport.zmq_connection import ZmqConnection, wake_fd
-from protocol.errors import MqError, NodeBusy, NotConnected
+from protocol.addresses import DEFAULT_NODE, host_of, is_numeric
+from protocol.errors import BadRequest, MqError, NodeBusy, NotConnected
+from protocol.wire import zmtp
+from protocol.wire.frames import HeaderPacker, unpack_answer
 
 Action = Callable[[], object]
+Timer = list[Any]
 CANCELLED_MAX = 1_000
 """Cancelled entries that are kept before they are swept out."""
+ANSWER_BYTES_MAX = 256 * 1024 * 1024
+"""The largest frame that is taken from a node."""
+HIGH_WATER_MARK = 1_000
+HANDSHAKE_MS = 2_000
+HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = int(zmtp.PING_S * 1_000), int(zmtp.PONG_S * 1_000)
+RECONNECT_MS = 50
+RECONNECT_MS_MAX = 500
+LINGER_MS = 1_000
+"""Closing waits this time for requests without a caller to be sent."""
+ZERO_COPY_BYTES_MIN = 65_536
+"""Smaller payloads are copied: that costs less than to keep the frame."""
+RECEIVE_MAX = 512
+"""Replies taken from one connection before the others have their turn."""
+
+NOBLOCK = int(zmq.NOBLOCK)
+_ONLY_FRAME, _FIRST_FRAME = NOBLOCK, int(zmq.NOBLOCK | zmq.SNDMORE)
+_EVENTS = (
+    zmq.EVENT_CONNECTED
+    | zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_CONNECT_RETRIED
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+)
 CALLS_MAX = 65_536
 """Calls without an answer, at most; more are refused before anything is sent."""
 POLL_MS_MAX = 1_000
 ROUTES_TIMEOUT_S = 2.0
 ROUTES_INTERVAL_S = 0.1
 """While calls wait for a process, the routes are asked for at most this often."""
+
+
+class ZmqConnection:
+    """A DEALER socket, the calls that wait for it, and those that wait for its replies."""
+
+    def __init__(
+        self, context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str, exchange: Exchange
+    ) -> None:
+        """Starts to connect. Raises BadRequest for an address that cannot be, NotConnected where
+        the process may open no more sockets."""
+        self.endpoint = endpoint
+        self.pending: deque[Call] = deque()
+        self.exchange = exchange
+        self.connected = False
+        self.ever_connected = False
+        self.is_foreign = False
+        """Whether somebody listens there, and has not answered as a process of a node yet."""
+        self.refusals = 0
+        self.closed = False
+        self.families = 1 if is_numeric(host_of(endpoint)) else 2
+        """A name may have IPv4 and IPv6 addresses, and the node listen at those of one kind."""
+        self.watched = int(zmq.POLLIN)
+        self._pack = HeaderPacker()
+        self.socket, self.monitor = self._open(context)
+        # What `socket.send` calls once it has looked for options that a DEALER does not have.
+        self._send: Callable[..., object] = super(zmq.Socket, self.socket).send
+        try:
+            self.socket.connect(endpoint)
+        except zmq.ZMQError as error:
+            self.close()
+            raise BadRequest(
+                f"{endpoint!r} is not an address of a node: {error.strerror}",
+                f"write {DEFAULT_NODE}",
+            ) from None
+
+    def _open(
+        self, context: "zmq.Context[zmq.Socket[bytes]]"
+    ) -> "tuple[zmq.Socket[bytes], zmq.Socket[bytes]]":
+        """The socket and its monitor, or neither. Raises NotConnected."""
+        try:
+            socket = context.socket(zmq.DEALER)
+        except zmq.ZMQError as error:
+            raise _none_left(error) from None
+        try:
+            self._set_options(socket)
+            return socket, socket.get_monitor_socket(_EVENTS)
+        except zmq.ZMQError as error:
+            socket.disable_monitor()
+            socket.close(0)
+            raise _none_left(error) from None
+
+    def _set_options(self, socket: "zmq.Socket[bytes]") -> None:
+        for option, value in (
+            (zmq.IMMEDIATE, 1),
+            (zmq.LINGER, LINGER_MS),
+            (zmq.SNDHWM, HIGH_WATER_MARK),
+            (zmq.RCVHWM, HIGH_WATER_MARK),
+            (zmq.MAXMSGSIZE, ANSWER_BYTES_MAX),
+            (zmq.HANDSHAKE_IVL, HANDSHAKE_MS),
+            (zmq.HEARTBEAT_IVL, HEARTBEAT_MS),
+            (zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS),
+            (zmq.RECONNECT_IVL, RECONNECT_MS),
+            (zmq.RECONNECT_IVL_MAX, RECONNECT_MS_MAX),
+            (zmq.IPV6, int("[" in self.endpoint)),
+        ):
+            socket.setsockopt(option, value)
+
+    def send_pending(self, refuse: Callable[[Call, MqError], None]) -> None:
+        """Hands waiting calls to ZeroMQ until it takes no more; what cannot be packed is refused.
+
+        Only while the monitor has seen the connection come up and not go down: ZeroMQ reports the
+        end of a connection a moment before it takes its queue away, and what is put in there in
+        between is lost without a word.
+        """
+        while self.pending and self.connected:
+            call = self.pending[0]
+            error: MqError | None = None
+            try:
+                if not call.finished and not self.send(call):
+                    return
+            except BadRequest as unpackable:
+                error = unpackable
+            self.pending.popleft()
+            if error is not None:
+                refuse(call, error)  # Last: its callback may begin another call.
+
+    def send(self, call: Call) -> bool:
+        """Hands one call to ZeroMQ; False when that takes no more.
+
+        Raises BadRequest for fields that msgpack cannot hold; nothing was sent then.
+        """
+        payload = call.payload
+        header = self._pack(call.header(call.id))
+        more = _ONLY_FRAME if payload is None else _FIRST_FRAME
+        try:
+            self._send(header, more)
+        except zmq.Again:
+            return False
+        if payload is not None:
+            # The parts of a message go together: after the first, the second is always taken.
+            self._send(payload, 0, len(payload) < ZERO_COPY_BYTES_MIN)
+        self.exchange.sent(call, call.id)
+        return True
+
+    def receive(self, now: float) -> Iterator[tuple[Call, Decision]]:
+        """Yields each call that was answered, and what follows. Other frames are skipped."""
+        for _ in range(RECEIVE_MAX):
+            try:
+                found = self._receive_one(now)
+            except zmq.Again:
+                return
+            if found is not None:
+                yield found
+
+    def _receive_one(self, now: float) -> tuple[Call, Decision] | None:
+        """The next call that was answered; None for other frames. Raises zmq.Again."""
+        frame = self.socket.recv(NOBLOCK, copy=False)
+        header_frame, more = frame.bytes, frame.more
+        payload: bytes | memoryview = b""
+        while more:
+            frame = self.socket.recv(copy=False)
+            small, more = len(frame) < ZERO_COPY_BYTES_MIN, frame.more
+            payload = frame.bytes if small else frame.buffer.toreadonly()
+        try:
+            header = unpack_answer(header_frame)
+        except (ValueError, msgpack.UnpackException, BadRequest):
+            # A peer that speaks like this is not a node. The call ends at its deadline.
+            return None
+        return self.exchange.answered(header, payload, now)
+
+    def news(self) -> tuple[bool, bool, bool]:
+        """Reads what the monitor has seen: whether it came up, was refused, and was lost."""
+        up = refused = lost = False
+        while self.monitor.poll(0):
+            event = zmtp.parse_socket_event(self.monitor.recv_multipart()[0]).event
+            if event == zmq.EVENT_CONNECTED:
+                self.is_foreign = not self.ever_connected
+            elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                up = self.connected = self.ever_connected = True
+                self.refusals, self.is_foreign = 0, False
+            elif event == zmq.EVENT_DISCONNECTED:
+                self.connected = False
+                lost = True
+            else:
+                self.refusals += 1
+                refused = True
+                # The other attempts are ZeroMQ's own, after a pause.
+                if self.families > 1 and self.refusals % 2 and not self.ever_connected:
+                    self._try_other_family()
+        return up, refused, lost
+
+    def _try_other_family(self) -> None:
+        """Connects by an address of the other kind: ZeroMQ takes a name's first of one kind."""
+        self.socket.disconnect(self.endpoint)
+        self.socket.setsockopt(zmq.IPV6, 1 - int(self.socket.getsockopt(zmq.IPV6)))
+        self.socket.connect(self.endpoint)
+
+    def take_pending(self) -> list[Call]:
+        waiting = [call for call in self.pending if not call.finished]
+        self.pending.clear()
+        return waiting
+
+    def close(self) -> None:
+        """Ends the connection; what was handed to ZeroMQ is still sent, for a moment."""
+        self.closed = True
+        self.socket.disable_monitor()
+        self.monitor.close(linger=0)
+        self.socket.close()
+
+
+def wake_fd() -> int:
+    """A descriptor that wakes the polling thread. Raises NotConnected."""
+    try:
+        return os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+    except OSError as error:
+        raise _none_left(error) from None
+
+
+def _none_left(error: zmq.ZMQError | OSError) -> NotConnected:
+    return NotConnected(
+        f"no socket can be opened: {error.strerror}",
+        "one client serves all threads of a program; else raise the limit: ulimit -n",
+    )
 
 
 class IoThread:
@@ -127,8 +341,7 @@ class IoThread:
 
     # The I/O thread
 
-    def at(self, when: float, action: Action) -> "Timer":
-        """As `call_at`, from the thread itself."""
+    def at(self, when: float, action: Action) -> Timer:
         return self._timers.at(when, action)
 
     def start(self, call: Call) -> None:
@@ -143,7 +356,7 @@ class IoThread:
         if len(self._live) >= CALLS_MAX and call.role is not NodeRole.CONTROL:
             call.done(NodeBusy(f"{CALLS_MAX} requests wait for answers", "send in batches"))
             return False
-        call.begin(next(self._ids))
+        call.id = next(self._ids)
         self._live[call.id] = call
         self._deadlines[call.id] = self.at(call.deadline, lambda: self._expire(call))
         return True
@@ -175,17 +388,15 @@ class IoThread:
             self._ask_routes()
 
     def _endpoint(self, call: Call) -> str | None:
+        """Where the call goes; None while nothing is known that it can use, or only what may have
+        moved. Readers by affinity, one further at each attempt, those up first."""
+        wanted = self._wanted(call)
         if call.role is NodeRole.CONTROL:
             return self.control
-        if self.routes is None or (self._stale and not self._usable(call)):
+        if self.routes is None or (self._stale and not any(map(self._is_up, wanted))):
             return None
-        if call.role is NodeRole.WRITER:
-            return self.routes.writer
-        return self._reader(call)
-
-    def _usable(self, call: Call) -> bool:
-        """Whether a process that the call can use is connected, whatever the new routes say."""
-        return any(self._is_up(endpoint) for endpoint in self._wanted(call))
+        up = [one for one in wanted if one not in self._links or self._is_up(one)] or wanted
+        return up[(call.affinity + call.attempts) % len(up)] if up else None
 
     def _wanted(self, call: Call) -> list[str]:
         """The endpoints that the call can use, as far as they are known."""
@@ -195,15 +406,6 @@ class IoThread:
             return list(self.routes.readers)
         return [self.routes.writer] if self.routes.writer else []
 
-    def _reader(self, call: Call) -> str | None:
-        """The reader for the call: by affinity, one further at each attempt, those up first."""
-        assert self.routes is not None
-        readers = self.routes.readers
-        if not readers:
-            return None
-        up = [r for r in readers if r not in self._links or self._is_up(r)] or list(readers)
-        return up[(call.affinity + call.attempts) % len(up)]
-
     def _is_up(self, endpoint: str) -> bool:
         link = self._links.get(endpoint)
         return link is not None and link.connected
@@ -212,9 +414,8 @@ class IoThread:
         link = self._links.get(endpoint)
         if link is None:
             self.names.look_up(endpoint)
-            link = self._links[endpoint] = ZmqConnection(
-                self._context, endpoint, Exchange(self.retry)
-            )
+            link = ZmqConnection(self._context, endpoint, Exchange(self.retry))
+            self._links[endpoint] = link
             self._poller.register(link.socket, zmq.POLLIN)
             self._poller.register(link.monitor, zmq.POLLIN)
         return link
@@ -262,11 +463,10 @@ class IoThread:
             link = self._links[endpoint]
             self._take_answers(link)
             waiting = link.take_pending()
-            lost = link.exchange.lost("its process has another address now", monotonic())
             self._drop(link)
             for call in waiting:
                 self._dispatch(call)
-            self._act_all(lost)
+            self._lose(link, "its process has another address now")
 
     def _run(self) -> None:
         self.ident = threading.get_ident()
@@ -304,21 +504,17 @@ class IoThread:
         self._asleep = False
         if self._wake_fd in ready:
             os.eventfd_read(self._wake_fd)
-        for link in list(self._links.values()):
-            self._look_at(link, ready)
+        for link in list(self._links.values()):  # the answers of one may end another
+            if link.monitor in ready and not link.closed:
+                self._read_news(link)
+            if link.socket in ready and not link.closed:
+                self._take_answers(link)
         for action in self._timers.take_due(monotonic()):
             action()
         for _ in range(len(self._posted)):
             self._posted.popleft()()
         for link in list(self._links.values()):
             self._push(link)
-
-    def _look_at(self, link: ZmqConnection, ready: dict[Any, int]) -> None:
-        """Reads what has come for a link. The answers of another one may have ended it."""
-        if link.monitor in ready and not link.closed:
-            self._read_news(link)
-        if link.socket in ready and not link.closed:
-            self._take_answers(link)
 
     def _push(self, link: ZmqConnection) -> None:
         """Sends what waits. POLLOUT is watched only while ZeroMQ's own queue is full."""
@@ -333,8 +529,7 @@ class IoThread:
         up, refused, lost = link.news()
         if lost:
             self._take_answers(link)
-            why = f"the connection to {link.endpoint} was lost"
-            self._act_all(link.exchange.lost(why, monotonic()))
+            self._lose(link, f"the connection to {link.endpoint} was lost")
         if link.endpoint == self.control:
             if refused:
                 self._refused_at_first(link)
@@ -374,8 +569,8 @@ class IoThread:
                     self._learn(Routes.of(decision.header))
             self._act(call, decision)
 
-    def _act_all(self, ended: list[tuple[Call, Decision]]) -> None:
-        for call, decision in ended:
+    def _lose(self, link: ZmqConnection, why: str) -> None:
+        for call, decision in link.exchange.lost(why, monotonic()):
             self._act(call, decision)
 
     def _act(self, call: Call, decision: Decision) -> None:
@@ -416,7 +611,7 @@ class IoThread:
         self._live.pop(call.id, None)
         timer = self._deadlines.pop(call.id, None)
         if timer is not None:
-            timer.cancel()
+            self._timers.cancel(timer)
         if call.sent:
             for link in self._links.values():
                 link.exchange.under_way.pop(call.id, None)
@@ -445,40 +640,34 @@ def _unknown_host(why: str) -> NotConnected:
     )
 
 
-class Timer:
-    """One thing to do at `when`; `cancel` makes it nothing."""
-
-    __slots__ = ("_timers", "action", "when")
-
-    def __init__(self, timers: "Timers", when: float, action: Action) -> None:
-        self._timers = timers
-        self.when = when
-        self.action: Action | None = action
-
-    def cancel(self) -> None:
-        """Nothing happens at `when`; harmless afterwards."""
-        if self.action is not None:
-            self.action = None
-            self._timers.forget_one()
-
-
 class Timers:
-    """A heap of timers. Times are seconds of one clock, which the caller reads."""
+    """A heap of timers: [when, number, action], without an action once it is cancelled or taken.
+    Times are seconds of one clock, which the caller reads."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Timer]] = []
+        self._heap: list[Timer] = []
         self._numbers = count()
         self._cancelled = 0
 
     def at(self, when: float, action: Action) -> Timer:
-        """`action` is due at `when`."""
-        timer = Timer(self, when, action)
-        heapq.heappush(self._heap, (when, next(self._numbers), timer))
+        timer: Timer = [when, next(self._numbers), action]
+        heapq.heappush(self._heap, timer)
         return timer
+
+    def cancel(self, timer: Timer) -> None:
+        """Nothing happens then; harmless afterwards. Sweeps when most of the heap is such."""
+        if timer[2] is None:
+            return
+        timer[2] = None
+        self._cancelled += 1
+        if self._cancelled > CANCELLED_MAX and self._cancelled * 2 > len(self._heap):
+            self._heap = [timer for timer in self._heap if timer[2] is not None]
+            heapq.heapify(self._heap)
+            self._cancelled = 0
 
     def next_at(self) -> float | None:
         """When the first entry is due, or None."""
-        while self._heap and self._heap[0][2].action is None:
+        while self._heap and self._heap[0][2] is None:
             heapq.heappop(self._heap)
             self._cancelled -= 1
         return self._heap[0][0] if self._heap else None
@@ -495,19 +684,10 @@ class Timers:
         """Removes and returns the actions due by `now`, in order of time."""
         due: list[Action] = []
         while (when := self.next_at()) is not None and when <= now:
-            timer = heapq.heappop(self._heap)[2]
-            assert timer.action is not None
-            due.append(timer.action)
-            timer.action = None
+            timer = heapq.heappop(self._heap)
+            due.append(timer[2])
+            timer[2] = None
         return due
-
-    def forget_one(self) -> None:
-        """Counts a cancelled entry; sweeps when most of the heap is such."""
-        self._cancelled += 1
-        if self._cancelled > CANCELLED_MAX and self._cancelled * 2 > len(self._heap):
-            self._heap = [entry for entry in self._heap if entry[2].action is not None]
-            heapq.heapify(self._heap)
-            self._cancelled = 0
 
 
 def run_all(actions: Iterable[Action]) -> None:

@@ -9,13 +9,14 @@ import socket
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from time import monotonic
+from time import monotonic, time
 from typing import Any
+from urllib.parse import urlsplit
 
 from protocol.addresses import at_host, fill_host, host_of, is_numeric
 from protocol.errors import MqError, NotAllowed, NotConnected
 from protocol.names import DEFAULT_MAX_MESSAGE_BYTES
-from protocol.wire.frames import raise_refusal
+from protocol.wire.frames import refusal_error
 
 FRESH_S = 30.0
 """An older result is looked up again; it counts until that is done."""
@@ -45,6 +46,7 @@ class Routes:
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> "Routes":
         """From the header of the answer; what is missing gets the node's defaults."""
+        error = fields.get("writer_error")
         return cls(
             writer=fields.get("writer") or None,
             readers=tuple(endpoint for endpoint in fields.get("readers") or () if endpoint),
@@ -52,7 +54,7 @@ class Routes:
             max_message_bytes=int(fields.get("max_message_size") or DEFAULT_MAX_MESSAGE_BYTES),
             epoch=int(fields.get("epoch") or 0),
             node=str(fields.get("node", "")),
-            writer_error=_error(fields.get("writer_error")),
+            writer_error=refusal_error({"error": error}) if isinstance(error, dict) else None,
             local=_local(fields.get("local")),
             bulk=_local(fields.get("bulk")),
             remoting=fields.get("remoting"),
@@ -85,16 +87,6 @@ def _local(fields: Any) -> dict[str, str]:
     """Empty for nodes of earlier versions, which have none."""
     found = fields if isinstance(fields, dict) else {}
     return {str(endpoint): str(local) for endpoint, local in found.items()}
-
-
-def _error(fields: Any) -> MqError | None:
-    if not isinstance(fields, dict):
-        return None
-    try:
-        raise_refusal({"ok": False, "error": fields})
-    except MqError as error:
-        return error
-    return None
 
 
 NO_ROUTES = Routes.of({})
@@ -183,3 +175,17 @@ def gateway_place(routes: Routes, endpoint: str) -> tuple[str, int]:
             f"the gateway of the node at {endpoint} is not up yet", "see keelog health"
         )
     return host.strip("[]"), int(port)
+
+
+def local_ip(endpoint: str) -> bytes:
+    """The IPv4 address of this machine towards a node; without one, four bytes of the clock.
+
+    No packet is sent: connecting a datagram socket only chooses the address.
+    """
+    parts = urlsplit(endpoint)
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((parts.hostname or "127.0.0.1", parts.port or 9))
+            return socket.inet_aton(probe.getsockname()[0])
+    except (OSError, ValueError):
+        return (int(time() * 1000) & 0xFFFFFFFF).to_bytes(4, "big")

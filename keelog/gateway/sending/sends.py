@@ -12,9 +12,9 @@ from zlib import crc32
 import numpy as np
 
 from keelog.client.results import Receipt
+from keelog.client.send.encode import UniqueKeys
 from keelog.client.send.record_batch import BatchReceipt, EncodedColumns
 from keelog.client.send.sender import SEND_BYTES_MAX
-from keelog.client.send.unique_key import UniqueKeys
 from keelog.gateway.connection import Reply, Request
 from keelog.gateway.groups import Groups
 from keelog.gateway.sending import stored_properties as stored

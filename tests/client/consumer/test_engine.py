@@ -7,10 +7,10 @@ import pytest
 
 from keelog.client.consumer.engine import BEAT_EVERY_S, REBALANCE_EVERY_S, ConsumerEngine
 from keelog.client.consumer.options import ConsumerOptions, consumer_settings
-from keelog.client.consumer.owned_queue import DEAD_LETTER, GroupMessage
-from keelog.client.consumer.queue_desk import (
+from keelog.client.consumer.queues import (
     AGAIN_S,
     COMMIT_EVERY_S,
+    DEAD_LETTER,
     HANDED_BACK_S,
     HELD_S,
     LOCK_EVERY_S,
@@ -18,6 +18,7 @@ from keelog.client.consumer.queue_desk import (
     PULL_MESSAGES_AT_ONCE,
     REQUEST_S,
     SPAN_MAX,
+    GroupMessage,
 )
 from protocol.errors import NotAllowed
 from protocol.ids import Host
@@ -57,7 +58,7 @@ class Wire:
         self.connect()
 
     def settle(self, message: GroupMessage, delay_level: int | None) -> None:
-        self.engine.desk.settle(message, delay_level, self.now)
+        self.engine.queues.settle(message, delay_level, self.now)
 
     def connect(self) -> None:
         self.exchange = self.engine.connected(self.now)
@@ -157,7 +158,7 @@ class Wire:
 
     def take(self) -> list[tuple[int, int, GroupMessage]]:
         got = []
-        while (message := self.engine.desk.take(self.now)) is not None:
+        while (message := self.engine.queues.take(self.now)) is not None:
             got.append((message.queue_id, message.queue_offset, message))
         return got
 
@@ -200,10 +201,10 @@ def test_another_member_takes_its_share_and_gives_it_back() -> None:
     wire.members = ("c0", "c1")  # c0 comes first: it takes queue 0
     wire.receive(RemotingHeader(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, 1, ONE_WAY))
     wire.turns()
-    assert {queue.queue_id for queue in wire.engine.desk.owned} == {1}
+    assert {queue.queue_id for queue in wire.engine.queues.owned} == {1}
     wire.members = ("c1", "c2")
     wire.turns(REBALANCE_EVERY_S)
-    assert {queue.queue_id for queue in wire.engine.desk.owned} == {0}
+    assert {queue.queue_id for queue in wire.engine.queues.owned} == {0}
     assert wire.places[1] == 1, "its place went to the node before its next owner asks"
     messages[1][2].ack()
     wire.turns(COMMIT_EVERY_S)
@@ -215,7 +216,7 @@ def test_a_list_of_members_that_cannot_be_had_changes_nothing() -> None:
     wire.turns()
     wire.codes[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = ResponseCode.SYSTEM_ERROR
     wire.turns(REBALANCE_EVERY_S)
-    assert len(wire.engine.desk.owned) == 2
+    assert len(wire.engine.queues.owned) == 2
 
 
 def test_a_member_that_is_not_in_the_list_beats_at_once() -> None:
@@ -224,7 +225,7 @@ def test_a_member_that_is_not_in_the_list_beats_at_once() -> None:
     wire.all_of(RequestCode.HEART_BEAT)
     wire.members = ("c2",)
     wire.turns(REBALANCE_EVERY_S)
-    assert wire.engine.desk.owned == {}
+    assert wire.engine.queues.owned == {}
     assert wire.all_of(RequestCode.HEART_BEAT)
 
 
@@ -270,7 +271,7 @@ def test_without_auto_commit_only_a_commit_commits() -> None:
     messages[0][2].ack()
     wire.turns(COMMIT_EVERY_S)
     assert wire.places[0] == 0
-    wait = wire.engine.desk.commit(wire.now)
+    wait = wire.engine.queues.commit(wire.now)
     messages[1][2].ack()
     assert not wait.done.done()
     wire.turns()
@@ -429,7 +430,7 @@ def test_what_is_held_stays_when_the_connection_is_lost() -> None:
     wire = Wire(start="earliest")
     wire.turns()
     wire.found(wire.pulls()[0], 0, 1, 2)
-    first = wire.engine.desk.take(wire.now)
+    first = wire.engine.queues.take(wire.now)
     assert first is not None
     wire.engine.lost(wire.now)
     first.ack()

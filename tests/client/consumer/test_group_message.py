@@ -6,7 +6,7 @@ import lz4.frame
 import pytest
 import zstandard
 
-from keelog.client.consumer.owned_queue import GroupMessage
+from keelog.client.consumer.queues import GroupMessage
 from protocol.errors import BadRequest, BodyUnreadable
 from protocol.record.codec import Record, decode
 from protocol.record.encode import NewMessage, encode_message

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keelog.client.consumer.owned_queue import PulledMessage, QueueProgress
+from keelog.client.consumer.queues import PulledMessage, QueueProgress
 
 
 def pulled(*offsets: int) -> list[PulledMessage[int]]:
