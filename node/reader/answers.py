@@ -1,4 +1,4 @@
-"""Makes the answers to requests that are no pulls from the open store; no sockets, no waiting.
+"""Makes the answers to requests other than pulls from the open store; no sockets, no waiting.
 
 `fetch` serves raw bytes of a store's files to clients that decode them, and `layout` lists what
 they can fetch. A client names a file by its content, never by a path. It gets nothing at or above

@@ -11,7 +11,7 @@ from typing import Any
 
 import zmq
 
-from node.reader import answers
+import node.reader.answers as lookups
 from node.reader.answers import Answer
 from node.reader.follower import ReaderSite, StoreFollower, open_fitting, transfer_limits
 from node.reader.pull_desk import Held, PullDesk, parse_pull
@@ -98,7 +98,7 @@ class ReaderService:
                 if self.stats.pulls != pulls:
                     self.stats.took(operation, monotonic_ns() - began)
                 return
-            found = answers.look_again(desk.store, lambda: self._answer(operation, header, now))
+            found = lookups.look_again(desk.store, lambda: self._answer(operation, header, now))
         except (errors.MqError, OSError) as error:
             number = number or frames.id_within(received.header)
             place = str(desk.store.root)
@@ -146,25 +146,25 @@ class ReaderService:
         store, tail = desk.store, desk.tail
         match operation:
             case "get":
-                wanted = answers.parse_get(header)
+                wanted = lookups.parse_get(header)
                 desk.see_end(now)
-                return answers.get(store, tail, wanted)
+                return lookups.get(store, tail, wanted)
             case "find":
-                found = answers.find_messages(store, self._topics, requests.FIND.parse(header))
+                found = lookups.find_messages(store, self._topics, requests.FIND.parse(header))
                 self.stats.looked_up(bool(found.fields["count"]))
                 return found
             case "offsets":
                 asked = requests.OFFSETS.parse(header)
                 desk.see_end(now)
-                return answers.offsets(store, tail, self._topics, asked)
+                return lookups.offsets(store, tail, self._topics, asked)
             case "seek":
-                return answers.seek(store, requests.SEEK.parse(header))
+                return lookups.seek(store, requests.SEEK.parse(header))
             case "fetch":
-                return answers.fetch(store, header)
+                return lookups.fetch(store, header)
             case "layout":
-                return answers.layout(store, requests.LAYOUT.parse(header))
+                return lookups.layout(store, requests.LAYOUT.parse(header))
             case "topics":
-                return answers.list_all_topics(store, self._topics)
+                return lookups.list_all_topics(store, self._topics)
         raise errors.UnknownOperation(
             f"a reader knows no operation {operation[:40]!a}",
             "pull, get, find, offsets, seek, topics, fetch, layout or ping",

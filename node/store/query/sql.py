@@ -65,7 +65,7 @@ class _Token(NamedTuple):
     start: int
 
 
-class _Term(NamedTuple):
+class _SqlPart(NamedTuple):
     """A part of the expression while it is parsed, with its depth.
 
     `is_truth`: it may be used as a truth value. `name`: of a property. `literal`: what was written.
@@ -150,7 +150,7 @@ class _Parser:
 
     # Expressions
 
-    def _expression(self, weakest: int, depth: int) -> _Term:
+    def _expression(self, weakest: int, depth: int) -> _SqlPart:
         """Operands with all operators of this strength or more."""
         left, strongest = self._operand(depth), _COMPARISON
         while self._next.kind == _WORD:
@@ -169,7 +169,7 @@ class _Parser:
                 left = self._several(self._as_truth(left), right, operator.text == "OR")
         return left
 
-    def _operand(self, depth: int) -> _Term:
+    def _operand(self, depth: int) -> _SqlPart:
         token = self._next
         self._count(token.start)
         self._check_depth(depth, token.start)
@@ -179,12 +179,12 @@ class _Parser:
             return _literal(_unquoted(self._take().text), token.start)
         if token.kind == _NAME:
             name = self._take().text
-            return _Term(lambda properties: properties.get(name), 0, token.start, False, name)
+            return _SqlPart(lambda properties: properties.get(name), 0, token.start, False, name)
         if token.kind in (_NUMBER, _DECIMAL):
             return _literal(self._number(self._take()), token.start)
         raise self._unexpected(_OPERAND)
 
-    def _operand_of_word(self, depth: int) -> _Term:
+    def _operand_of_word(self, depth: int) -> _SqlPart:
         start = self._next.start
         if self._next.text in _CONSTANTS:
             return _literal(_CONSTANTS[self._take().text], start)
@@ -203,7 +203,7 @@ class _Parser:
             return self._operand(depth + 1)
         raise self._unexpected(_OPERAND)
 
-    def _negated(self, truth: _Term, start: int) -> _Term:
+    def _negated(self, truth: _SqlPart, start: int) -> _SqlPart:
         def value(properties: Properties) -> Value:
             found = truth.value(properties)
             return None if found is None else not found
@@ -225,7 +225,7 @@ class _Parser:
             raise self._bad("an integer is too large", token.start, f"write up to {INT64_MAX}")
         return int(digits)
 
-    def _several(self, left: _Term, right: _Term, is_or: bool) -> _Term:
+    def _several(self, left: _SqlPart, right: _SqlPart, is_or: bool) -> _SqlPart:
         """AND or OR. A chain of the same operator is one part: 1,000 of them need no depth."""
         operands: tuple[Evaluation, ...] = (left.value, right.value)
         depth = 1 + max(left.depth, right.depth)
@@ -243,9 +243,9 @@ class _Parser:
                 is_known = is_known and found is not None
             return not is_or if is_known else None
 
-        return _Term(value, depth, left.start, chain=(is_or, operands))
+        return _SqlPart(value, depth, left.start, chain=(is_or, operands))
 
-    def _equality(self, left: _Term, sign: str, depth: int) -> _Term:
+    def _equality(self, left: _SqlPart, sign: str, depth: int) -> _SqlPart:
         """`=`, `<>`, and IS NULL, which is `=` with NULL on the right."""
         if sign == "IS":
             is_not = self._takes("NOT")
@@ -261,7 +261,7 @@ class _Parser:
         )
         return self._negated(equal, left.start) if is_not else equal
 
-    def _comparison(self, left: _Term, word: str, depth: int) -> _Term:
+    def _comparison(self, left: _SqlPart, word: str, depth: int) -> _SqlPart:
         if word in ORDERS:
             return self._order(left, word, self._operand(depth))
         is_not = word == "NOT"
@@ -275,7 +275,7 @@ class _Parser:
             return self._between(left, is_not, depth)
         raise self._unexpected("IN, BETWEEN, CONTAINS, STARTSWITH or ENDSWITH")
 
-    def _order(self, left: _Term, sign: str, right: _Term) -> _Term:
+    def _order(self, left: _SqlPart, sign: str, right: _SqlPart) -> _SqlPart:
         self._check_ordered(sign, left, right)
         fits = ORDERS[sign]
 
@@ -285,7 +285,7 @@ class _Parser:
 
         return self._grown(value, left.start, left, right)
 
-    def _text_test(self, left: _Term, word: str, text: str, is_not: bool) -> _Term:
+    def _text_test(self, left: _SqlPart, word: str, text: str, is_not: bool) -> _SqlPart:
         """FALSE for what is not a text, and for an empty text to look for: the NOT forms too."""
         fits = TEXT_TESTS[word]
 
@@ -297,7 +297,7 @@ class _Parser:
 
         return self._grown(value, left.start, left)
 
-    def _in(self, left: _Term, is_not: bool) -> _Term:
+    def _in(self, left: _SqlPart, is_not: bool) -> _SqlPart:
         if not left.name:
             raise self._bad("IN needs a property on its left", left.start, "write a IN ('x', 'y')")
         self._need("(")
@@ -310,9 +310,9 @@ class _Parser:
             found = properties.get(left.name)
             return None if found is None else (found in texts) is not is_not
 
-        return _Term(value, 1, left.start)
+        return _SqlPart(value, 1, left.start)
 
-    def _between(self, left: _Term, is_not: bool, depth: int) -> _Term:
+    def _between(self, left: _SqlPart, is_not: bool, depth: int) -> _SqlPart:
         """`left >= low AND left <= high`, or with NOT `left < low OR left > high`.
 
         One part, not two of `left`: those in each other would be looked at 2, 4, 8 times.
@@ -338,7 +338,7 @@ class _Parser:
 
     # Checks
 
-    def _check_ordered(self, sign: str, *sides: _Term) -> None:
+    def _check_ordered(self, sign: str, *sides: _SqlPart) -> None:
         for side in sides:
             is_other = side.literal is not None and not isinstance(side.literal[0], int | float)
             if side.is_truth or is_other:
@@ -348,7 +348,7 @@ class _Parser:
                     "write a number or a property; texts have = and <>",
                 )
 
-    def _check_equal(self, left: _Term, right: _Term) -> None:
+    def _check_equal(self, left: _SqlPart, right: _SqlPart) -> None:
         for side in (left, right):
             if side.literal == (None,):
                 raise self._bad(
@@ -361,7 +361,7 @@ class _Parser:
                 "compare it with TRUE or FALSE",
             )
 
-    def _check_range(self, low: _Term, high: _Term) -> None:
+    def _check_range(self, low: _SqlPart, high: _SqlPart) -> None:
         if low.literal and high.literal:
             order = compared(low.literal[0], high.literal[0])
             if order is not None and order > 0:
@@ -369,7 +369,7 @@ class _Parser:
                     "BETWEEN begins above its end", low.start, "write the smaller number first"
                 )
 
-    def _as_truth(self, found: _Term) -> _Term:
+    def _as_truth(self, found: _SqlPart) -> _SqlPart:
         """A property where a truth value is needed is FALSE, even with the text `true`, or NULL."""
         if found.name:
             value = found.value
@@ -382,10 +382,10 @@ class _Parser:
             )
         return found
 
-    def _grown(self, value: Evaluation, start: int, *parts: _Term) -> _Term:
+    def _grown(self, value: Evaluation, start: int, *parts: _SqlPart) -> _SqlPart:
         depth = 1 + max(part.depth for part in parts)
         self._check_depth(depth, start)
-        return _Term(value, depth, start)
+        return _SqlPart(value, depth, start)
 
     def _check_depth(self, depth: int, at: int) -> None:
         if depth > DEPTH_MAX:
@@ -413,9 +413,9 @@ class _Parser:
         return BadRequest(f"SQL92 expression, character {at + 1}: {what}", hint)
 
 
-def _literal(constant: Value, start: int) -> _Term:
+def _literal(constant: Value, start: int) -> _SqlPart:
     is_truth = constant is None or isinstance(constant, bool)
-    return _Term(lambda _: constant, 0, start, is_truth, literal=(constant,))
+    return _SqlPart(lambda _: constant, 0, start, is_truth, literal=(constant,))
 
 
 def _minus(found: Value) -> Value:
