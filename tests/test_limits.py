@@ -84,7 +84,7 @@ QUEUES: dict[str, tuple[str, ...]] = {
         "node/writer/removal.py::WAITING_MAX",
         "node/writer/topic_table.py::TOPICS_MAX",
     ),
-    "keelog/gateway/admin/figures.py": ("keelog/gateway/admin/figures.py::KEYS_MAX",),
+    "keelog/gateway/admin/broker_info.py": ("keelog/gateway/admin/broker_info.py::KEYS_MAX",),
     "keelog/client/transport/routes.py": ("keelog/client/transport/io_thread.py::CALLS_MAX",),
     "node/runtime/addresses.py": ("keelog/client/transport/io_thread.py::CALLS_MAX",),
 }

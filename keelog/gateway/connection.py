@@ -17,13 +17,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from node.runtime.event_log import Seldom, fields
-from protocol.addresses import foreign_client
-from protocol.errors import NodeBusy
-from protocol.ids import NO_HOST, Host
-from protocol.remoting.codes import BadCommand, BrokenFrame, ResponseCode
+from protocol import addresses, errors, ids
+from protocol.remoting import codes, headers, java_json
 from protocol.remoting.frame_reader import ROOM_BYTES, FrameReader, frame_head
-from protocol.remoting.headers import ANSWER, ONE_WAY, RemotingHeader
-from protocol.remoting.java_json import write_body
 
 if TYPE_CHECKING:
     from keelog.gateway.service import GatewayService
@@ -54,7 +50,7 @@ NO_EXT: Mapping[str, str] = {}
 class Reply(NamedTuple):
     """The outcome of a request, for its client."""
 
-    code: int = ResponseCode.SUCCESS
+    code: int = codes.ResponseCode.SUCCESS
     ext: Mapping[str, str] = NO_EXT
     body: Body = b""
     remark: str | None = None
@@ -62,12 +58,12 @@ class Reply(NamedTuple):
 
 def system_error(why: object) -> Reply:
     """The reply to what failed, where RocketMQ has no other code for that."""
-    return Reply(ResponseCode.SYSTEM_ERROR, remark=str(why))
+    return Reply(codes.ResponseCode.SYSTEM_ERROR, remark=str(why))
 
 
 def json_reply(value: Any, ext: Mapping[str, str] = NO_EXT) -> Reply:
     """A body of `write_body`, in standard JSON."""
-    return Reply(ext=ext, body=write_body(value, standard=True))
+    return Reply(ext=ext, body=java_json.write_body(value, standard=True))
 
 
 class EndReason(StrEnum):
@@ -85,7 +81,7 @@ class Request:
     """One request, until it is answered."""
 
     connection: "RemotingConnection"
-    header: RemotingHeader
+    header: headers.RemotingHeader
     body: memoryview
     is_open: bool = True
 
@@ -96,16 +92,14 @@ class Request:
         self.is_open = False
         self.connection.under_way -= 1
         self.connection.handler.count(self.header.code, reply.code)
-        if not self.header.flag & ONE_WAY:
+        if not self.header.flag & headers.ONE_WAY:
             header = self.header.answer(reply.code, reply.ext, reply.remark)
             self.connection.send(header, reply.body)
 
 
 class Gathering:
-    """What the requests of a read, or the writer's answer, give to send: it goes at their end.
-
-    A turn of the loop for each would cost a lone caller a tenth.
-    """
+    """What the requests of a read, or the writer's answer, give to send: it goes at their end. A
+    turn of the loop for each would cost a lone caller a tenth."""
 
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], None]] = deque()
@@ -189,7 +183,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
     handler: "GatewayService"
     """Takes requests and answers, whose bodies are valid only until it returns."""
     loop: asyncio.AbstractEventLoop
-    peer: Host = NO_HOST
+    peer: ids.Host = ids.NO_HOST
     """The client's address: the born host of its messages."""
     address: str = ""
     """The address and port at which the client reached the node."""
@@ -257,9 +251,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
 
     def _go_on(self) -> None:
         """Takes the requests that were read before the client stopped reading, then further ones.
-
-        Nothing if it has stopped again: the next `resume_writing` comes.
-        """
+        Nothing if it has stopped again: the next `resume_writing` comes."""
         if self.is_unread or self.is_closed or self._transport is None:
             return
         self._transport.resume_reading()
@@ -283,7 +275,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         with self.handler.buffers.gathering:
             try:
                 for header, body in self._reader.received(nbytes):
-                    if header.flag & ANSWER:
+                    if header.flag & headers.ANSWER:
                         self.handler.answered(self, header, body)
                     else:
                         self._take(Request(self, header, body))
@@ -291,8 +283,8 @@ class RemotingConnection(asyncio.BufferedProtocol):
                     if self.is_unread or self.is_closed:
                         self._is_waiting = True
                         break
-            except BrokenFrame as error:
-                other = foreign_client(self._reader.begun)
+            except codes.BrokenFrame as error:
+                other = addresses.foreign_client(self._reader.begun)
                 why = error.reason if other is None else f"it is of {other.what}: {other.hint}"
                 self.end(EndReason.BROKEN, why)
             held = self._reader.keep(nbytes)
@@ -310,17 +302,17 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self.under_way += 1
         if self.under_way > UNDER_WAY_MAX:
             text = f"{UNDER_WAY_MAX} requests of this connection wait for their replies"
-            request.answer(Reply(NodeBusy.code, remark=f"[OVERLOAD] {text}"))
+            request.answer(Reply(errors.NodeBusy.code, remark=f"[OVERLOAD] {text}"))
         else:
             self.handler.take(request)
 
-    def send(self, header: RemotingHeader, body: Body = b"") -> None:
+    def send(self, header: headers.RemotingHeader, body: Body = b"") -> None:
         """Sends a frame, after what was sent in this turn of the loop before it."""
         if self.is_closed:
             return
         try:
             head = frame_head(header, len(body))
-        except BadCommand as error:
+        except codes.BadCommand as error:
             refused = header._replace(code=error.code, ext=NO_EXT, remark=error.reason)
             head, body = frame_head(refused, 0), b""
         if not self._unsent:
@@ -386,8 +378,8 @@ class RemotingConnection(asyncio.BufferedProtocol):
             self._transport.abort()
 
 
-def _host(ip: str, port: int) -> Host:
+def _host(ip: str, port: int) -> ids.Host:
     """The address of one end of a socket; an IPv4 address in IPv6's form becomes one."""
     address = ipaddress.ip_address(ip.partition("%")[0])
     mapped = getattr(address, "ipv4_mapped", None)
-    return Host((mapped or address).packed, port)
+    return ids.Host((mapped or address).packed, port)

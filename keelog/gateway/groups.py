@@ -17,7 +17,7 @@ from node.runtime.process import now_ms
 from node.store.config.config_table import ConfigTable
 from protocol.errors import NotAllowed
 from protocol.names import SUBSCRIPTION_GROUPS_FILE, SYSTEM_GROUP_PREFIX, is_group_name
-from protocol.remoting.bodies import GroupConfigs, SubscriptionGroupConfig
+from protocol.remoting import bodies
 from protocol.remoting.codes import BadCommand
 from protocol.remoting.java_json import read_body, write_body
 
@@ -29,7 +29,9 @@ CONFIG_BYTES_MAX = 16 * 1024
 """The settings of one group, as a tool sends them."""
 CONFIGS_BYTES_MAX = 512 * 1024
 """The settings of several groups."""
-_NEW_ENTRY: dict[str, Any] = json.loads(write_body(SubscriptionGroupConfig(""), standard=True))
+_NEW_ENTRY: dict[str, Any] = json.loads(
+    write_body(bodies.SubscriptionGroupConfig(""), standard=True)
+)
 del _NEW_ENTRY["groupName"]
 
 
@@ -69,12 +71,9 @@ class Groups:
         self._settings: dict[str, GroupSettings] = {}
 
     def find(self, name: str) -> GroupSettings | None:
-        """The settings of a group, which is created if it may be; None where it may not.
-
-        Raises NotAllowed for a name that no group has, and for one group too many.
-        """
-        found = self._settings.get(name)
-        if found is not None:
+        """The settings of a group, which is created if it may be; None where it may not. Raises
+        NotAllowed for a name that no group has, and for one group too many."""
+        if (found := self._settings.get(name)) is not None:
             return found
         entry = self._file.entries.get(name)
         if entry is None:
@@ -115,23 +114,21 @@ class Groups:
 
     def configure(self, request: Request) -> Reply:
         """200: makes a group, or changes it; fields that are not named get their usual values.
-
-        Raises NotAllowed, BadCommand, as SubscriptionGroupManager#updateSubscriptionGroupConfig.
-        """
+        Raises NotAllowed, BadCommand, as SubscriptionGroupManager#updateSubscriptionGroupConfig."""
         if len(request.body) > CONFIG_BYTES_MAX:
             raise BadCommand(f"settings of {len(request.body)} bytes", f"send {CONFIG_BYTES_MAX}")
-        self._configure(read_body(SubscriptionGroupConfig, request.body))
+        self._configure(read_body(bodies.SubscriptionGroupConfig, request.body))
         return Reply()
 
     def configure_all(self, request: Request) -> Reply:
         """225: as 200, for several groups; those before one that is refused are made."""
         if len(request.body) > CONFIGS_BYTES_MAX:
             raise BadCommand(f"settings of {len(request.body)} bytes", f"send {CONFIGS_BYTES_MAX}")
-        for wanted in read_body(GroupConfigs, request.body).group_config_list:
+        for wanted in read_body(bodies.GroupConfigs, request.body).group_config_list:
             self._configure(wanted)
         return Reply()
 
-    def _configure(self, wanted: SubscriptionGroupConfig) -> None:
+    def _configure(self, wanted: bodies.SubscriptionGroupConfig) -> None:
         name = wanted.group_name
         old = self._file.entries.get(name, _NEW_ENTRY)
         attributes = _changed(old.get("attributes") or {}, wanted.attributes)

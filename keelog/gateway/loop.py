@@ -22,19 +22,14 @@ from keelog.gateway.connection import RemotingConnection
 from keelog.gateway.name_servers import OtherMasters, Registrar, promoted_at
 from keelog.gateway.service import GatewayService
 from keelog.gateway.settings import MASTER, BrokerName
-from node.reader.follower import ReaderSite, StoreFollower, open_fitting, transfer_limits
-from node.runtime import disk, process
-from node.runtime.addresses import open_port, parse_listen
+from node.reader.follower import ReaderSite, StoreFollower
+from node.runtime import addresses, disk, process, run_files, shortage, wakeup
 from node.runtime.event_log import fields
-from node.runtime.run_files import MasterPlace, read_master_place, write_master_place
 from node.runtime.settings import Settings
-from node.runtime.shortage import is_shortage
 from node.runtime.state_page import RUNNING, STOPPING, WorkerPage
-from node.runtime.wakeup import GATEWAY, Context
 from node.store.identity.roles import load_master_epochs
+from protocol import errors, ha
 from protocol.addresses import DEFAULT_NODE, VIP_DISTANCE
-from protocol.errors import MqError
-from protocol.ha import last_number
 from protocol.wire.zmtp import AwakeLook
 
 log = logging.getLogger("keelog.gateway")
@@ -93,23 +88,15 @@ class Gateway:
         name: BrokerName,
         name_servers: Sequence[str],
         page: WorkerPage,
-        zmq_: Context,
+        zmq_: wakeup.Context,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._core = core
         self._page = page
-        self.service = GatewayService(
-            open_fitting(site),
-            core,
-            site.settings,
-            name,
-            transfer_limits(site.settings),
-            site.shards,
-        )
-        self._others: OtherMasters | None = None
-        if not (site.settings.follow or site.settings.controller_id or name.broker_id):
-            self._others = OtherMasters(site.root, name)
-        self._registrar = Registrar(name_servers, name, self.service.topics, others=self._others)
+        self.service = GatewayService(site, core, name)
+        is_master = not (site.settings.follow or site.settings.controller_id or name.broker_id)
+        self._others = OtherMasters(site.root, name) if is_master else None
+        self._registrar = Registrar(name_servers, name, self.service.topics, _others=self._others)
         if site.settings.follow:
             self._registrar.follow(partial(_note_master, site.root))
         self._follower = StoreFollower(site, self.service.pulls.desk, page, zmq_)
@@ -135,7 +122,7 @@ class Gateway:
     async def _open(self, host: str, port: int) -> int:
         server = await self._loop.create_server(
             lambda: RemotingConnection(self.service, self._loop),
-            sock=open_port(host, port, BACKLOG),
+            sock=addresses.open_port(host, port, BACKLOG),
             backlog=BACKLOG,
         )
         self._servers.append(server)
@@ -202,8 +189,8 @@ class Gateway:
     def _turn(self, is_rung: bool = False) -> None:
         try:
             self._step(is_rung)
-        except (MqError, OSError) as error:
-            if not is_shortage(error):
+        except (errors.MqError, OSError) as error:
+            if not shortage.is_shortage(error):
                 self._fail(error)
                 return
             log.warning("not done for now", extra=fields(why=error))
@@ -257,9 +244,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--namesrv", default="", metavar="HOST:PORT;HOST:PORT")
     parser.add_argument("--announce", default="", metavar="HOST:PORT", help="what name servers get")
     parser.add_argument("--ha", default="", metavar="HOST:PORT", help="what followers get")
-    parser.add_argument(
-        "--shards", type=int, default=1, metavar="N", help="how many queue workers the node has"
-    )
+    shards = "how many queue workers the node has"
+    parser.add_argument("--shards", type=int, default=1, metavar="N", help=shards)
     child = process.ChildProcess(
         slot="gateway",
         what="the gateway of {} ended",
@@ -272,27 +258,23 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _serve(child: process.ChildProcess, settings: Settings, stop: process.StopFlag) -> None:
     options, root = child.options, child.root
-    site = ReaderSite(root, f"{GATEWAY}0", options.shards, settings)
+    site = ReaderSite(root, f"{wakeup.GATEWAY}0", options.shards, settings)
     name = BrokerName(
-        options.cluster,
-        options.broker,
-        options.address,
-        options.broker_id,
-        options.announce,
-        options.ha,
-        _state_version(root, settings),
-    )
+        options.cluster, options.broker, options.address, options.broker_id, options.announce,
+        options.ha, _state_version(root, settings),
+    )  # fmt: skip
     name_servers = tuple(filter(None, options.namesrv.split(";")))
     selector = AwakeSelector()
     with process.take_place(root, site.slot) as page:
-        context: Context = zmq.Context()
+        context: wakeup.Context = zmq.Context()
 
         async def serve() -> None:
             core = ClientCore(options.node, REQUEST_S, None)
             gateway = Gateway(site, core, name, name_servers, page, context)
             gateway.service.link.selector = selector
             try:
-                child.report_ready(await gateway.listen(*parse_listen(options.bind, 10_911)))
+                place = addresses.parse_listen(options.bind, 10_911)
+                child.report_ready(await gateway.listen(*place))
                 await gateway.run(stop)
             finally:
                 gateway.close()
@@ -302,19 +284,19 @@ def _serve(child: process.ChildProcess, settings: Settings, stop: process.StopFl
         context.term()
 
 
-def _note_master(root: Path, place: MasterPlace) -> None:
+def _note_master(root: Path, place: run_files.MasterPlace) -> None:
     """For the replica, which follows whom the name servers name."""
-    if place != read_master_place(root):
+    if place != run_files.read_master_place(root):
         log.info("master found", extra=fields(remoting=place.remoting, replication=place.ha))
         with disk.if_room():
-            write_master_place(root, place)
+            run_files.write_master_place(root, place)
 
 
 def _state_version(root: Path, settings: Settings) -> int:
     """By which name servers know a newer master from an older one: its epoch, or where it was
     promoted."""
     if settings.controller_id:
-        return max(0, last_number(load_master_epochs(root)))
+        return max(0, ha.last_number(load_master_epochs(root)))
     return 0 if settings.follow else promoted_at(root)
 
 

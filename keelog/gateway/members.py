@@ -18,11 +18,8 @@ from keelog.gateway.connection import RemotingConnection, Reply, Request, json_r
 from node.runtime.event_log import fields
 from protocol.errors import BadRequest, NotAllowed
 from protocol.names import is_group_name
-from protocol.remoting import bodies
-from protocol.remoting.codes import Language, RequestCode
-from protocol.remoting.header_fields import request_fields
-from protocol.remoting.headers import ONE_WAY, RemotingHeader
-from protocol.remoting.java_json import read_body
+from protocol.remoting import bodies, codes, headers, java_json
+from protocol.remoting import header_fields as hf
 
 log = logging.getLogger("keelog.gateway")
 
@@ -141,6 +138,7 @@ class Members:
         when they beat."""
         self._pulled_queues = self._turn = 0
         self.groups: dict[str, Group] = {}
+        """Those with members."""
         self.producers: dict[str, dict[RemotingConnection, GroupMember]] = {}
         self.producers_by_id: dict[str, RemotingConnection] = {}
         """The connection of each client that is a producer: the one that beat last."""
@@ -159,15 +157,9 @@ class Members:
         """Whether a connection is a member that commits at the node how far it has come, and never
         goes on elsewhere by itself, as one that looks at messages may."""
         found = self.groups.get(group)
-        return (
-            found is not None
-            and connection in found.members
-            and (found.consume_type, found.message_model) == ("CONSUME_PASSIVELY", "CLUSTERING")
-        )
-
-    def find(self, group: str) -> Group | None:
-        """A group with members; None where nobody is."""
-        return self.groups.get(group)
+        if found is None or connection not in found.members:
+            return False
+        return (found.consume_type, found.message_model) == ("CONSUME_PASSIVELY", "CLUSTERING")
 
     def producer_of(self, group: str) -> RemotingConnection | None:
         """A connection of a group of producers: each in turn, first those whose client reads."""
@@ -183,7 +175,7 @@ class Members:
 
     def beat(self, request: Request, now: float) -> Iterable[bodies.ConsumerData]:
         """34: takes a heart-beat, replies to it, and returns the consumer groups that are new."""
-        data = read_body(bodies.HeartbeatData, request.body)
+        data = java_json.read_body(bodies.HeartbeatData, request.body)
         if len(data.client_id) > CLIENT_ID_CHARS_MAX:
             raise BadRequest(f"a client id of more than {CLIENT_ID_CHARS_MAX} characters")
         request.connection.client_id = data.client_id
@@ -192,12 +184,9 @@ class Members:
             if producer.group_name:
                 self._beat_of_producer(_checked(producer.group_name), request, data, now)
         for consumer in data.consumer_data_set:
-            name = consumer.group_name
-            if not name:
-                continue
-            if name not in self.groups:
-                fresh.append(consumer)
-            self._beat_of(request, data, consumer, now)
+            if consumer.group_name:
+                fresh += [consumer] if consumer.group_name not in self.groups else []
+                self._beat_of(request, data, consumer, now)
         request.answer(Reply(ext=_BEAT_EXT))
         return fresh
 
@@ -217,17 +206,13 @@ class Members:
         self.producers_by_id[data.client_id] = connection
 
     def _beat_of(
-        self,
-        request: Request,
-        data: bodies.HeartbeatData,
-        consumer: bodies.ConsumerData,
-        now: float,
+        self, request: Request, data: bodies.HeartbeatData, of: bodies.ConsumerData, now: float
     ) -> None:
-        name, connection = _checked(consumer.group_name), request.connection
+        name, connection, header = _checked(of.group_name), request.connection, request.header
         group = self.groups.get(name)
-        if len(consumer.subscription_data_set) > SUBSCRIPTIONS_MAX:
+        if len(of.subscription_data_set) > SUBSCRIPTIONS_MAX:
             raise NotAllowed(f"group {name} subscribes more than {SUBSCRIPTIONS_MAX} topics")
-        if self._chars + _chars(consumer.subscription_data_set) > SUBSCRIBED_CHARS_MAX:
+        if self._chars + _chars(of.subscription_data_set) > SUBSCRIBED_CHARS_MAX:
             raise NotAllowed(f"the subscriptions of all groups have {self._chars} characters")
         if group is None and len(self.groups) >= GROUPS_MAX:
             raise NotAllowed(f"{GROUPS_MAX} groups have members already")
@@ -242,16 +227,14 @@ class Members:
         if known is not None and known.client_id != data.client_id:
             extra = fields(group=name, before=known.client_id, now=data.client_id)
             log.warning("a connection has changed its client id", extra=extra)
-        header = request.header
-        group.members[connection] = GroupMember(
-            data.client_id, now, header.language.name, header.version
-        )
-        if self._awaited:
+        member = GroupMember(data.client_id, now, header.language.name, header.version)
+        group.members[connection] = member
+        if self._awaited.groups:
             self._awaited.forget(name, data.client_id)
         connection.group = name
         self.pulls += 1
         chars = group.chars
-        has_changed = group.take(consumer, data.without_sub)
+        has_changed = group.take(of, data.without_sub)
         self._chars += group.chars - chars
         if has_changed or is_new:
             self._pulled_queues -= group.forget_pulls()
@@ -276,9 +259,8 @@ class Members:
         if not names:
             del of[connection]
 
-    def unregister(self, request: Request) -> Reply:
+    def unregister(self, request: Request, wanted: hf.UnregisterClientHeader) -> Reply:
         """35: a client leaves a group."""
-        wanted = request_fields(request.header)
         if wanted.producer_group:
             self._leave_producers(wanted.producer_group, request.connection)
         if wanted.consumer_group:
@@ -287,24 +269,25 @@ class Members:
                 self._notify_anew(wanted.consumer_group)
         return Reply()
 
-    def members_of(self, request: Request) -> Reply:
+    def members_of(self, _: Request, wanted: hf.ConsumerGroupHeader) -> Reply:
         """38: the ids of a group's members and of those awaited, each once.
 
         A broker names an id once for each connection. Java's client may open two at a time after a
         request that timed out, keep both and beat on both: it divides the queues by two then, and
         nobody reads the second half until a connection is idle for two minutes.
         """
-        name = request_fields(request.header).consumer_group
+        name = wanted.consumer_group
         group = self.groups.get(name)
         here = () if group is None else group.members.values()
-        ids = dict.fromkeys((*(member.client_id for member in here), *self._awaited.of(name)))
+        awaited = self._awaited.groups.get(name, ())
+        ids = dict.fromkeys((*(member.client_id for member in here), *awaited))
         if not ids:
             return system_error(f"no consumer for this group, {name}")
         return json_reply(bodies.ConsumerIdList(tuple(ids)))
 
     def lock(self, request: Request, now: float) -> Reply:
         """41: locks those of the queues that nobody else has."""
-        wanted = read_body(bodies.LockBatchBody, request.body)
+        wanted = java_json.read_body(bodies.LockBatchBody, request.body)
         name = _checked(wanted.consumer_group)
         if name not in self._locks and len(self._locks) >= GROUPS_MAX:
             raise NotAllowed(f"{GROUPS_MAX} groups have locked queues already")
@@ -316,15 +299,13 @@ class Members:
             if max(len(queue.topic), len(queue.broker_name)) > NAME_CHARS_MAX:
                 continue
             owner, since = locks.get(queue, ("", now))
-            is_free = now - since > LOCK_S if queue in locks else self._has_room(locks)
+            has_room = len(locks) < LOCKS_MAX and self._lock_count < LOCKS_OF_ALL_MAX
+            is_free = now - since > LOCK_S if queue in locks else has_room
             if is_free or owner == wanted.client_id:
                 self._lock_count += queue not in locks
                 locks[queue] = wanted.client_id, now
                 granted.append(queue)
         return json_reply(bodies.LockedQueues(tuple(granted)))
-
-    def _has_room(self, locks: Mapping[bodies.MessageQueue, Any]) -> bool:
-        return len(locks) < LOCKS_MAX and self._lock_count < LOCKS_OF_ALL_MAX
 
     def has_locks(self, name: str, now: float) -> bool:
         """Whether a group has locked a queue of late: it consumes in order."""
@@ -333,7 +314,7 @@ class Members:
 
     def unlock(self, request: Request) -> Reply:
         """42: gives locks back."""
-        wanted = read_body(bodies.LockBatchBody, request.body)
+        wanted = java_json.read_body(bodies.LockBatchBody, request.body)
         locks = self._locks.get(wanted.consumer_group, {})
         for queue in wanted.mq_set:
             if locks.get(queue, ("", 0.0))[0] == wanted.client_id:
@@ -389,7 +370,7 @@ class Members:
                     for topic, of in sorted(group.pulled.items())
                 },
             }  # fmt: skip
-        for name in self._awaited.groups() - found.keys():
+        for name in self._awaited.groups.keys() - found.keys():
             found[name] = {"members": [], "awaited": self._awaited.left(name), "queues": {}}
         return found
 
@@ -405,7 +386,7 @@ class Members:
     def drop_silent(self, now: float) -> None:
         """Drops the members that did not beat for SILENT_S_MAX, locks that have expired, and those
         who were awaited for long enough."""
-        for name in self._awaited.drop_due(now) if self._awaited else ():
+        for name in self._awaited.drop_due(now) if self._awaited.groups else ():
             self._notify_anew(name)
         for name, group in list(self.groups.items()):
             for connection in _silent(group.members, now):
@@ -460,13 +441,9 @@ class Members:
         """40: notifies all members that the group has changed."""
         if group.message_model == BROADCASTING or not self.may_notify(name):
             return
+        code, ext = codes.RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": name}
         for connection in group.members:
-            ext = {"consumerGroup": name}
-            connection.send(
-                RemotingHeader(
-                    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, next(_OPAQUES), ONE_WAY, ext
-                )
-            )
+            connection.send(headers.RemotingHeader(code, next(_OPAQUES), headers.ONE_WAY, ext))
 
 
 def _silent(
@@ -490,44 +467,34 @@ class AwaitedMembers:
         """`before`: the file of the members as the last gateway left it; what it should not hold
         is passed over."""
         self._now = now
-        self._groups: dict[str, dict[str, float]] = {}
+        self.groups: dict[str, dict[str, float]] = {}
         for group, client_id, wait_s in islice(_members_before(before or {}), AWAITED_MAX):
-            self._groups.setdefault(group, {})[client_id] = now + wait_s
-
-    def __bool__(self) -> bool:
-        return bool(self._groups)
-
-    def of(self, group: str) -> Iterable[str]:
-        return self._groups.get(group, {})
+            self.groups.setdefault(group, {})[client_id] = now + wait_s
 
     def left(self, group: str) -> dict[str, float]:
         """For how many seconds each of a group is awaited still, as of the last look."""
-        awaited = self._groups.get(group, {})
+        awaited = self.groups.get(group, {})
         return {one: round(max(0.0, until - self._now), 1) for one, until in awaited.items()}
 
     def forget(self, group: str, client_id: str) -> bool:
         """A member is back, or has left for good; whether it was awaited."""
-        awaited = self._groups.get(group, {})
+        awaited = self.groups.get(group, {})
         if awaited.pop(client_id, None) is None:
             return False
         if not awaited:
-            del self._groups[group]
+            del self.groups[group]
         return True
 
     def drop_due(self, now: float) -> list[str]:
         """Awaits those no longer whose time is over; returns their groups."""
         self._now = now
         changed = []
-        for group, awaited in list(self._groups.items()):
+        for group, awaited in list(self.groups.items()):
             due = [client_id for client_id, until in awaited.items() if until <= now]
             for client_id in due:
                 self.forget(group, client_id)
             changed += [group] if due else []
         return changed
-
-    def groups(self) -> Iterable[str]:
-        """Groups with awaited members."""
-        return self._groups
 
 
 def _members_before(before: Mapping[str, Any]) -> Iterable[tuple[str, str, float]]:
@@ -548,6 +515,6 @@ def _members_before(before: Mapping[str, Any]) -> Iterable[tuple[str, str, float
 def _awaited_s(member: Mapping[str, Any]) -> float:
     language, version = member.get("language"), member.get("version")
     number = version if isinstance(version, int) else 0
-    is_java = language == Language.JAVA.name
-    rejoins = language == Language.PYTHON.name or (is_java and number >= REJOINS_SINCE)
+    is_java = language == codes.Language.JAVA.name
+    rejoins = language == codes.Language.PYTHON.name or (is_java and number >= REJOINS_SINCE)
     return REJOIN_S if rejoins else BEAT_S

@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -24,19 +25,14 @@ from keelog.client.event_loop import pass_on_error
 from keelog.gateway.connection import Reply
 from keelog.gateway.settings import MASTER, BrokerName
 from keelog.gateway.topics import Topics
-from node.runtime import disk, run_files
-from node.runtime.addresses import remoting_beside, split_place
+from node.runtime import addresses, disk, run_files
 from node.runtime.event_log import fields
-from node.store.identity.roles import MASTER as MASTER_ROLE
-from node.store.identity.roles import load_role
+from node.store.identity import roles
 from protocol.addresses import is_loopback
 from protocol.errors import MqError, RefusedError
 from protocol.record.codec import CRC_MASK
-from protocol.remoting.bodies import RegisterBrokerBody, TopicRouteData
+from protocol.remoting import bodies, frame_reader, headers, java_json
 from protocol.remoting.codes import BrokenFrame, RequestCode, ResponseCode
-from protocol.remoting.frame_reader import FrameReader, frame_head
-from protocol.remoting.headers import RemotingHeader
-from protocol.remoting.java_json import parse_java_json, read_body, write_body
 
 log = logging.getLogger("keelog.gateway")
 
@@ -52,15 +48,13 @@ REGISTERED_TWICE = 2
 
 
 class RemotingCaller(asyncio.BufferedProtocol):
-    """One connection. Make it with `connect`; all runs in the loop's thread.
-
-    What nobody asked for is ignored: replies that come too late, and requests of the peer.
-    """
+    """One connection. Make it with `connect`; all runs in the loop's thread. It ignores what nobody
+    asked for: replies that come too late, and requests of the peer."""
 
     def __init__(self) -> None:
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Done, with the reason as a text, once the connection has ended."""
-        self._reader = FrameReader(FIRST_ROOM_BYTES)
+        self._reader = frame_reader.FrameReader(FIRST_ROOM_BYTES)
         self._waiting: dict[int, asyncio.Future[Reply]] = {}
         self._numbers = count(1)
         self._transport: asyncio.Transport | None = None
@@ -74,13 +68,11 @@ class RemotingCaller(asyncio.BufferedProtocol):
         return caller
 
     async def ask(self, code: int, ext: Mapping[str, str], body: bytes, timeout_s: float) -> Reply:
-        """Sends a request and waits for its answer.
-
-        Raises BadCommand for one that is too large, ConnectionError, TimeoutError.
-        """
+        """Sends a request and waits for its answer. Raises BadCommand for one that is too large,
+        ConnectionError, TimeoutError."""
         self.check()
         opaque = next(self._numbers)
-        head = frame_head(RemotingHeader(code, opaque, ext=ext), len(body))
+        head = frame_reader.frame_head(headers.RemotingHeader(code, opaque, ext=ext), len(body))
         coming: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._waiting[opaque] = coming
         try:
@@ -142,8 +134,8 @@ class RemotingCaller(asyncio.BufferedProtocol):
 
 def promoted_at(root: Path) -> int:
     """The log offset at which this store was promoted; 0: it never was. Raises StoreDamaged."""
-    role = load_role(root)
-    return role.offset if role is not None and role.role == MASTER_ROLE and role.source else 0
+    role = roles.load_role(root)
+    return role.offset if role is not None and role.role == roles.MASTER and role.source else 0
 
 
 class OtherMasters:
@@ -192,19 +184,19 @@ class OtherMasters:
         if reply.code != ResponseCode.SUCCESS:
             return ""
         with suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError, MqError):
-            group = parse_java_json(str(reply.body, "utf-8", "replace"))["brokerMemberGroup"]
-            found = str(group["brokerAddrs"].get(str(MASTER), ""))
+            found = java_json.parse_java_json(str(reply.body, "utf-8", "replace"))
+            found = str(found["brokerMemberGroup"]["brokerAddrs"].get(str(MASTER), ""))
             return "" if found == self._name.announced else found
         return ""
 
     async def watch_old_master(self, own_port: int) -> None:
         """Looks, without end, where the old master was. Returns for a node that had none."""
-        role = load_role(self._root)
-        if role is None or role.role != MASTER_ROLE or not role.source:
+        role = roles.load_role(self._root)
+        if role is None or role.role != roles.MASTER or not role.source:
             return
         place = run_files.read_follow_state(self._root).remoting
         if not place and "/" not in role.source:
-            place = remoting_beside(role.source)
+            place = addresses.remoting_beside(role.source)
         while place:
             is_there = await self.lives(place, own_port)
             self.note(OLD_MASTER, run_files.OtherMaster(place, False) if is_there else None)
@@ -214,7 +206,7 @@ class OtherMasters:
         """Whether a master takes requests there, and not this node at `own_port`: the address may
         have come here. A name server has a machine that was lost for two minutes."""
         try:
-            host, port = split_place(place)
+            host, port = addresses.split_place(place)
             with closing(await RemotingCaller.connect(host, port, ANSWER_S)) as caller:
                 if port == own_port and caller.is_of_this_machine:
                     return False
@@ -248,6 +240,9 @@ class Pace(NamedTuple):
     """How long an orderly stop waits for all name servers."""
 
 
+USUAL_PACE = Pace()
+
+
 class Registration:
     """What each name server gets."""
 
@@ -271,20 +266,19 @@ class Registration:
         self._writing = asyncio.Lock()
 
     async def request(self) -> tuple[Mapping[str, str], bytes, frozenset[str]]:
-        """103 with all topics, always: its fields, its body, and the names of the topics in it.
-
-        Of single topics a name server could take the others for removed
-        (deleteTopicWithBrokerRegistration), and it refuses a broker that begins with one.
-        """
+        """103 with all topics, always: its fields, its body, and the names of the topics in it. Of
+        single topics a name server could take the others for removed
+        (deleteTopicWithBrokerRegistration), and it refuses a broker that begins with one."""
         async with self._writing:
             if self.is_old:
                 self.is_old = False
                 topics = self._topics.announced()
                 version = topics.data_version._replace(state_version=self._epoch)
                 topics = topics._replace(data_version=version)
-                body, self._names = RegisterBrokerBody(topics), frozenset(topics.topic_config_table)
+                self._names = frozenset(topics.topic_config_table)
+                body = bodies.RegisterBrokerBody(topics)
                 # 15 us a topic: in a thread, so that a thousand of them delay nobody's messages.
-                self._body = await asyncio.to_thread(write_body, body, standard=True)
+                self._body = await asyncio.to_thread(java_json.write_body, body, standard=True)
         ext = {
             **self.broker,
             "haServerAddr": self._ha,
@@ -295,30 +289,27 @@ class Registration:
         return ext, self._body, self._names
 
 
+@dataclass(eq=False)
 class Registrar:
-    """Keeps a node registered at all of its name servers. One for each gateway."""
+    """Keeps a node registered at all of its name servers, HOST:PORT each. One for each gateway;
+    without any it does nothing. `_others` hears which other masters they have."""
 
-    def __init__(
-        self,
-        servers: Iterable[str],
-        name: BrokerName,
-        topics: Topics,
-        pace: Pace | None = None,
-        others: OtherMasters | None = None,
-    ) -> None:
-        """`servers` are HOST:PORT each; without any it does nothing. `others` hears which other
-        masters they have."""
-        self._pace = pace or Pace()
-        self._name = name
-        self._topics = topics
-        self._registration = Registration(name, topics)
+    _servers: Iterable[str]
+    _name: BrokerName
+    _topics: Topics
+    _pace: Pace = USUAL_PACE
+    _others: OtherMasters | None = None
+    follows: bool = False
+    """Whether the node is a replica; its owner sets it."""
+    _tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    _can_read: bool = True
+
+    def __post_init__(self) -> None:
+        self._registration = Registration(self._name, self._topics)
         self._links = [
-            NameServerLink(one, self._registration, self._pace, others) for one in servers
+            NameServerLink(one, self._registration, self._pace, self._others)
+            for one in self._servers
         ]
-        self.follows = False
-        """Whether the node is a replica; its owner sets it."""
-        self._tasks: list[asyncio.Task[None]] = []
-        self._can_read = True
 
     def follow(self, heard: Callable[[run_files.MasterPlace], None]) -> None:
         """The node is a replica. `heard` gets where the master of its name is, with each answer
@@ -366,8 +357,9 @@ class Registrar:
     def _warn(self) -> None:
         """Logs what is allowed, but seldom meant."""
         announced, name = self._name.announced, self._name
-        remote = [link.place for link in self._links if not is_loopback(split_place(link.place)[0])]
-        if remote and is_loopback(split_place(announced)[0]):
+        places = [link.place for link in self._links]
+        remote = [one for one in places if not is_loopback(addresses.split_place(one)[0])]
+        if remote and is_loopback(addresses.split_place(announced)[0]):
             log.warning(
                 "other machines cannot connect to the address that is registered",
                 extra=fields(address=announced, name_servers=";".join(remote)),
@@ -379,25 +371,25 @@ class Registrar:
             )
 
 
+@dataclass(eq=False)
 class NameServerLink:
     """One name server: connected, registered, and both again after whatever happens."""
 
-    def __init__(
-        self, place: str, registration: Registration, pace: Pace, others: OtherMasters | None
-    ) -> None:
-        self.place = place
-        self.is_registered: bool | None = None
-        """None until the first try has ended."""
-        self._registration = registration
-        self._pace = pace
-        self._others = others
-        self._pause_s = pace.pause_s_min
-        self._wake = asyncio.Event()
-        self._caller: RemotingCaller | None = None
-        self._known: frozenset[str] = frozenset()
-        """The topics that it got over this connection."""
-        self.heard: Callable[[run_files.MasterPlace], None] = lambda place: None
-        """Gets what the answer of a slave's registration says of the master."""
+    place: str
+    _registration: Registration
+    _pace: Pace
+    _others: OtherMasters | None
+    heard: Callable[[run_files.MasterPlace], None] = lambda place: None
+    """Gets what the answer of a slave's registration says of the master."""
+    is_registered: bool | None = None
+    """None until the first try has ended."""
+    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _caller: RemotingCaller | None = None
+    _known: frozenset[str] = frozenset()
+    """The topics that it got over this connection."""
+
+    def __post_init__(self) -> None:
+        self._pause_s = self._pace.pause_s_min
 
     def wake(self) -> None:
         """Registers again soon: topics have changed."""
@@ -408,7 +400,7 @@ class NameServerLink:
         while True:
             try:
                 self._caller = await RemotingCaller.connect(
-                    *split_place(self.place), self._pace.answer_s
+                    *addresses.split_place(self.place), self._pace.answer_s
                 )
                 await self._stay(self._caller)
             except (MqError, OSError) as error:
@@ -476,15 +468,13 @@ class NameServerLink:
 
     async def _withdraw(self, caller: RemotingCaller, topic: str) -> None:
         """216 for a topic that is gone, which would keep its route: topics absent from a 103 stay.
-
-        Only when no other broker has the topic, as 216 takes it from all of a cluster.
-        """
+        Only when no other broker has the topic, as 216 takes it from all of a cluster."""
         broker, wait_s = self._registration.broker, self._pace.answer_s
         asked = {"topic": topic, "acceptStandardJsonOnly": "true"}
         reply = await caller.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, asked, b"", wait_s)
         if reply.code != ResponseCode.SUCCESS:
             return
-        route = read_body(TopicRouteData, reply.body)
+        route = java_json.read_body(bodies.TopicRouteData, reply.body)
         if {one.broker_name for one in route.queue_datas} == {broker["brokerName"]}:
             gone = {"topic": topic, "clusterName": broker["clusterName"]}
             await caller.ask(RequestCode.DELETE_TOPIC_IN_NAMESRV, gone, b"", wait_s)

@@ -1,35 +1,40 @@
-"""Pulls of RocketMQ's clients (11, 361): answered from the store's files, or held.
+"""Messages as RocketMQ's clients ask for them: by pulls (11, 361), which are answered from the
+store's files, or held; by key (12), and by log offset (33).
 
-The rules and their order are those of RocketMQ's PullMessageProcessor.
+The rules and their order are those of RocketMQ's PullMessageProcessor and QueryMessageProcessor.
 """
 
-from collections.abc import Mapping
-from contextlib import suppress
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import count
+from pathlib import Path
+from time import monotonic
 from typing import Any, NamedTuple
 
+from keelog.client import messages, operations
 from keelog.client.consumer.options import SQL92, TAG
-from keelog.gateway.connection import RemotingConnection, Reply, Request
-from keelog.gateway.groups import Groups
-from keelog.gateway.members import BROADCASTING, Members
-from keelog.gateway.topics import Topics
+from keelog.client.core import ClientCore
+from keelog.client.event_loop import run
+from keelog.gateway import groups, members, topics
+from keelog.gateway.connection import RemotingConnection, Reply, Request, system_error
 from node.reader.answers import Answer, look_again
 from node.reader.pull_desk import Held, Pull, PullDesk
 from node.runtime.process import met_damage
-from node.runtime.settings import Settings
+from node.runtime.state_page import WorkerPage
 from node.store.config.topics_file import PERM_READ
+from node.store.indexes import MAX_MESSAGES_BATCH
 from node.store.opening import RunningStore
 from node.store.query.filters import SqlFilter, TagFilter, parse_tags, sql_filter
 from node.store.query.pull import PullRequest, PullStatus, TransferLimits
-from protocol import errors
-from protocol.ids import queue_of
-from protocol.record.codec import stated_offset
-from protocol.remoting.bodies import CheckClientBody
+from protocol import errors, ids
+from protocol.derived.file_layouts import TAGS_KEY_PREFIX
+from protocol.record.codec import Record, stated_offset
+from protocol.remoting import bodies, headers, java_json
+from protocol.remoting import header_fields as hf
 from protocol.remoting.codes import BadCommand, ResponseCode
-from protocol.remoting.header_fields import PullMessageHeader, damage_fields
-from protocol.remoting.headers import RemotingHeader
-from protocol.remoting.java_json import read_body
 
 COMMIT, SUSPEND, SUBSCRIPTION = 0x1, 0x2, 0x4
 """Bits of sysFlag: commit an offset, may be held, the subscription is in the header."""
@@ -42,6 +47,15 @@ OPEN_CHARS_MAX = 64 * 1024 * 1024
 """Of the expressions of all pulls that are held: beyond it, no pull with one is held."""
 CACHED_CHARS_MAX = 4_096
 """Of an expression that is remembered for the next pull."""
+UNIQUE_MESSAGES_MAX = 32
+"""Of one unique key, whatever the client asks for; a Java broker's defaultQueryMaxNum."""
+WAIT_S_MAX = 1.0
+"""For the index, where it is not as far as the log."""
+_LOOK_S = 0.005
+_INDEX = "index"
+"""The slot of the index worker."""
+_OF_TAGS = "T"
+"""The type of index in which tags are."""
 _MOVED_AWAY_FROM_0 = (PullStatus.NO_MATCHED_LOGIC_QUEUE, PullStatus.NO_MESSAGE_IN_QUEUE)
 _CODES = {
     PullStatus.FOUND: ResponseCode.SUCCESS,
@@ -73,38 +87,34 @@ EVERYTHING = Selection("*")
 """Most pulls ask for it."""
 
 
+@dataclass(eq=False)
 class Pulls:
     """The pulls of all connections, in the thread of the loop."""
 
-    def __init__(
-        self,
-        store: RunningStore,
-        topics: Topics,
-        members: Members,
-        groups: Groups,
-        limits: TransferLimits,
-        shards: int,
-    ) -> None:
-        self.desk = PullDesk(store, self._deliver, shards)
-        self._topics = topics
-        self._members = members
-        self._groups = groups
-        self._limits = limits
-        self._scans = (
-            store.settings.max_filter_message_size,
-            store.settings.travel_cq_file_num_when_get_message,
-        )
+    _store: RunningStore
+    _topics: topics.Topics
+    _members: members.Members
+    _groups: groups.Groups
+    _limits: TransferLimits
+    _shards: int
+    _open: dict[int, Request] = field(default_factory=dict)
+    _open_chars: int = 0
+    _readers: dict[int, str] = field(default_factory=dict)
+    """The groups of open pulls, where it matters who is slow."""
+
+    def __post_init__(self) -> None:
+        self.desk = PullDesk(self._store, self._deliver, self._shards)
         self._numbers = count(1)
-        self._open: dict[int, Request] = {}
-        self._open_chars = 0
-        self._far_bytes = limits.memory_bytes if store.settings.slave_read_enable else None
+        self.settings = settings = self._store.settings
+        self._scans = (
+            settings.max_filter_message_size,
+            settings.travel_cq_file_num_when_get_message,
+        )
+        self._far_bytes = self._limits.memory_bytes if settings.slave_read_enable else None
         """A pull that ends more bytes before the log's end is one of a slow consumer; None: nobody
         asks."""
-        self._follows = bool(store.settings.follow)
-        self._readers: dict[int, str] = {}
-        """The groups of open pulls, where it matters who is slow."""
 
-    def pull(self, request: Request, wanted: PullMessageHeader, now: float) -> None:
+    def pull(self, request: Request, wanted: hf.PullMessageHeader, now: float) -> None:
         """Serves a pull, or holds it. Raises UnknownTopic, NotAllowed, BadRequest, BadCommand."""
         settings = self._groups.find(wanted.consumer_group)
         if settings is None:
@@ -130,7 +140,7 @@ class Pulls:
         held_ms = wanted.suspend_timeout_millis if may_hold else 0
         make = _pull_request if chars <= CACHED_CHARS_MAX else _pull_request.__wrapped__
         asked = Pull(
-            queue_of(wanted.topic, wanted.queue_id),
+            ids.queue_of(wanted.topic, wanted.queue_id),
             wanted.queue_offset,
             make(selection, wanted.max_msg_nums, wanted.max_msg_bytes, self._limits, *self._scans),
             max(0, min(held_ms, HOLD_MS_MAX)),
@@ -154,7 +164,7 @@ class Pulls:
         if request.is_open:
             # Its fields are read: a held pull costs no more than its expression.
             header = request.header
-            request.header = RemotingHeader(
+            request.header = headers.RemotingHeader(
                 header.code, header.opaque, header.flag, serialization=header.serialization
             )
 
@@ -166,13 +176,9 @@ class Pulls:
         self._open_chars -= chars if request is not None else 0
         return request
 
-    @property
-    def settings(self) -> Settings:
-        return self.desk.store.settings
-
     def check(self, request: Request) -> Reply:
         """46: whether an expression may be subscribed. Raises BadCommand."""
-        asked = read_body(CheckClientBody, request.body).subscription_data
+        asked = java_json.read_body(bodies.CheckClientBody, request.body).subscription_data
         selection = _selected(asked.sub_string, asked.expression_type)
         if not selection.kind:
             return Reply()
@@ -196,16 +202,16 @@ class Pulls:
             )
         return None
 
-    def _selection(self, wanted: PullMessageHeader) -> Selection | Reply:
+    def _selection(self, wanted: hf.PullMessageHeader) -> Selection | Reply:
         bad_code = ResponseCode.SUBSCRIPTION_PARSE_FAILED
         if wanted.sys_flag & SUBSCRIPTION:
             selection = _selected(wanted.subscription, wanted.expression_type)
         else:
-            group = self._members.find(wanted.consumer_group)
+            group = self._members.groups.get(wanted.consumer_group)
             if group is None:
                 text = f"the consumer's group info not exist: {wanted.consumer_group}"
                 return Reply(ResponseCode.SUBSCRIPTION_NOT_EXIST, remark=text)
-            is_broadcast = group.message_model == BROADCASTING
+            is_broadcast = group.message_model == members.BROADCASTING
             if is_broadcast and not self._groups.settings(wanted.consumer_group).may_broadcast:
                 raise errors.NotAllowed(f"the group {wanted.consumer_group} may not broadcast")
             found = group.subscriptions.get(wanted.topic)
@@ -247,7 +253,7 @@ class Pulls:
         refuses the pull, as the settings say. Either way the answer names the damage."""
         met_damage.note(damage)
         end = str(damage.next_offset)
-        ext = {**_ALWAYS, "minOffset": "0", "maxOffset": end, **damage_fields(damage)}
+        ext = {**_ALWAYS, "minOffset": "0", "maxOffset": end, **hf.damage_fields(damage)}
         skips = self.settings.skip_damaged_message
         code = ResponseCode.PULL_RETRY_IMMEDIATELY if skips else damage.code
         return Reply(code, ext, remark=damage.reason)
@@ -259,7 +265,7 @@ class Pulls:
         assert self._far_bytes is not None
         if place is not None and self.desk.store.log.end - place > self._far_bytes:
             return str(settings.slow_broker_id)
-        return _MASTER if self._follows else str(settings.broker_id)
+        return _MASTER if self.settings.follow else str(settings.broker_id)
 
     def _last_place(self, held: Held, found: Answer) -> int | None:
         """The log offset of the last message that a pull took or went through, if there is one."""
@@ -359,3 +365,76 @@ def _pull_request(
         filter_bytes_max=filter_bytes_max,
         files_max=files_max,
     )
+
+
+@dataclass(slots=True, eq=False)
+class LookUps:
+    """One for each gateway. `_look_up` returns the record at a log offset, and `_readable` how far
+    the log of the store at `_root` may be read. Readers look for keys, as an index file that is not
+    in memory must not hold up heart-beats."""
+
+    _core: ClientCore
+    _root: Path
+    _look_up: Callable[[int], Record]
+    _readable: Callable[[], int]
+
+    async def by_key(self, _: Request, wanted: hf.QueryMessageHeader) -> Reply:
+        """12: the newest messages with a key, oldest first: up to 64 of them, or about 4 MiB.
+
+        A broker compares hashes, and its client the keys; here only messages with the key count.
+        Clients look for what they have just sent, so the index may catch up with the log before.
+        Raises NotFound when there are none, StoreDamaged when all that may be it are damaged.
+        """
+        end, deadline = self._readable(), monotonic() + WAIT_S_MAX
+        while self._indexed() < end and monotonic() < deadline:
+            await asyncio.sleep(_LOOK_S)
+        found = await self._newest(wanted)
+        if not found:
+            raise errors.NotFound("can not find message, maybe time range not correct")
+        last = found[-1].record.head
+        ext = {
+            "indexLastUpdateTimestamp": str(last.store_timestamp),
+            "indexLastUpdatePhyoffset": str(last.physical_offset),
+        }
+        return Reply(ext=ext, body=b"".join(message.raw for message in found))
+
+    def _indexed(self) -> int:
+        """Up to where the log is in the index; 0 where that is not known."""
+        try:
+            with closing(WorkerPage.open(self._root, _INDEX)) as page:
+                return page.read().dispatched
+        except FileNotFoundError:
+            return 0
+
+    async def _newest(self, wanted: hf.QueryMessageHeader) -> list[messages.Message]:
+        limit = UNIQUE_MESSAGES_MAX if wanted.unique_key_query else wanted.max_num
+        is_tag = wanted.index_type == _OF_TAGS
+        fields = {
+            "topic": wanted.topic,
+            "key": TAGS_KEY_PREFIX + wanted.key if is_tag else wanted.key,
+            "begin": max(wanted.begin_timestamp, 0),
+            "end": max(wanted.end_timestamp, 0),
+            "max_messages": max(1, min(limit, MAX_MESSAGES_BATCH)),
+            "unique": wanted.unique_key_query,
+        }
+        deadline, cursor = self._core.deadline(None), None
+        damaged: list[errors.StoreDamaged] = []
+        while True:
+            page = operations.find_page(fields, cursor, deadline)
+            try:
+                found, cursor, some = await run(self._core, page)
+            except errors.UnknownTopic:
+                return []
+            damaged = damaged or some
+            if found or cursor is None:
+                break
+        if damaged and not found:
+            raise damaged[0]
+        return sorted(found, key=lambda message: message.physical_offset)
+
+    def by_offset(self, _: Request, wanted: hf.ViewMessageHeader) -> Reply:
+        """33: the message at a log offset, which its id names."""
+        try:
+            return Reply(body=self._look_up(wanted.offset).raw)
+        except errors.NotFound as error:
+            return system_error(error.reason)

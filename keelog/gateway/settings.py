@@ -56,11 +56,9 @@ class BrokerName(NamedTuple):
 
 
 class LiveSettings:
-    """One for each gateway, in the thread of its loop.
-
-    A change holds until the gateway ends, and is its own: the settings that the node starts with
-    stay. `now` has all settings, also those that never change.
-    """
+    """One for each gateway, in the thread of its loop. A change holds until the gateway ends, and
+    is its own: the settings that the node starts with stay. `now` has all settings, also those that
+    never change."""
 
     def __init__(self, settings: Settings) -> None:
         self.now = settings

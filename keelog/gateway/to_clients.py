@@ -27,10 +27,9 @@ from node.runtime.process import now_ms
 from protocol.errors import MqError, NodeBusy
 from protocol.record.properties import decode_raw_properties
 from protocol.record.waiting import RealPlace
+from protocol.remoting import headers, java_json
 from protocol.remoting.codes import RequestCode, ResponseCode
-from protocol.remoting.header_fields import SendMessageHeader, request_fields
-from protocol.remoting.headers import RemotingHeader
-from protocol.remoting.java_json import INT32_MAX
+from protocol.remoting.header_fields import SendMessageHeader
 
 log = logging.getLogger("keelog.gateway")
 
@@ -65,27 +64,24 @@ class ClientRequests:
         body: Body,
         timeout_s: float = ANSWER_S_MAX,
     ) -> Reply:
-        """Sends a request, and returns its answer.
-
-        Raises NodeBusy beyond CLIENT_REQUESTS_MAX, TimeoutError, and ConnectionResetError when the
-        connection has ended.
-        """
+        """Sends a request, and returns its answer. Raises NodeBusy beyond CLIENT_REQUESTS_MAX,
+        TimeoutError, and ConnectionResetError when the connection has ended."""
         if len(self._waiting) >= CLIENT_REQUESTS_MAX:
             raise NodeBusy(f"{CLIENT_REQUESTS_MAX} requests wait for clients")
         if connection.is_closed:
             raise ConnectionResetError("the client is gone")
-        opaque = next(self._numbers) % INT32_MAX
+        opaque = next(self._numbers) % java_json.INT32_MAX
         coming: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._waiting[opaque] = connection, coming
         try:
-            connection.send(RemotingHeader(code, opaque, ext=ext), body)
+            connection.send(headers.RemotingHeader(code, opaque, ext=ext), body)
             async with asyncio.timeout(timeout_s):
                 return await coming
         finally:
             del self._waiting[opaque]
 
     def answered(
-        self, connection: RemotingConnection, header: RemotingHeader, body: Body = b""
+        self, connection: RemotingConnection, header: headers.RemotingHeader, body: Body = b""
     ) -> None:
         asked, coming = self._waiting.get(header.opaque, (None, None))
         if asked is connection and coming is not None and not coming.done():
@@ -109,9 +105,8 @@ class Replies:
     _live: LiveSettings
     _pushed_bytes: int = 0
 
-    def take(self, request: Request) -> Coroutine[Any, Any, Reply]:
-        """324, 325: pushes a reply, then stores it. Raises BadCommand."""
-        wanted: SendMessageHeader = request_fields(request.header)
+    def take(self, request: Request, wanted: SendMessageHeader) -> Coroutine[Any, Any, Reply]:
+        """324, 325: pushes a reply, then stores it."""
         return self._push_and_store(request, wanted, bytes(request.body))
 
     async def _push_and_store(
@@ -126,7 +121,8 @@ class Replies:
             failure = await self._push(request, wanted, body)
         finally:
             self._pushed_bytes -= len(body)
-        ext = {**SEND_EXT, "msgId": NOT_STORED, "queueOffset": "0", "queueId": str(place.queue_id)}
+        queue_id = str(place.queue_id)
+        ext = {**SEND_EXT, "msgId": NOT_STORED, "queueOffset": "0", "queueId": queue_id}
         if self._live.now.store_reply_message_enable:
             ext.update(await self._store(request, wanted, place, body))
         code = ResponseCode.SYSTEM_ERROR if failure else ResponseCode.SUCCESS

@@ -6,7 +6,7 @@ changes.
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any
 
@@ -15,23 +15,12 @@ from keelog.client.core import ClientCore
 from keelog.client.event_loop import run
 from keelog.gateway import settings
 from keelog.gateway.connection import Reply, Request, json_reply
-from node.store.config.topics_file import (
-    PERM_DEFAULT,
-    PERM_INHERIT,
-    PERM_WRITE,
-    RESERVE_TIME,
-    Topic,
-    TopicsFile,
-)
+from node.store.config import topics_file
+from node.store.config.topics_file import PERM_DEFAULT, PERM_INHERIT, Topic, TopicsFile
 from protocol.errors import UnknownTopic
 from protocol.names import DLQ_PREFIX, RETRY_PREFIX, check_topic_for_send
 from protocol.remoting import bodies
-from protocol.remoting.header_fields import (
-    PagedTopicsHeader,
-    SendMessageHeader,
-    request_fields,
-    wants_standard_json,
-)
+from protocol.remoting import header_fields as hf
 from protocol.remoting.java_json import write_body
 
 RELOAD_S = 1.0
@@ -42,10 +31,8 @@ _OF_GROUPS = (RETRY_PREFIX, DLQ_PREFIX)
 
 def standard_topics(name: settings.BrokerName, with_default: bool) -> dict[str, Topic]:
     """The topics that every broker has without anybody making them: tools find brokers by them.
-
     They are at least two: a name server refuses a broker that begins with a single topic.
-    `with_default`: sends create topics, by the settings of TBW102.
-    """
+    `with_default`: sends create topics, by the settings of TBW102."""
     found = {one: Topic(one, 1, 1) for one in (settings.SELF_TEST_TOPIC, name.reply_topic)}
     models = {name.cluster: settings.CLUSTER_QUEUES, name.broker: 1}
     if with_default:
@@ -54,34 +41,28 @@ def standard_topics(name: settings.BrokerName, with_default: bool) -> dict[str, 
     return found | {one: Topic(one, queues, queues, perm) for one, queues in models.items()}
 
 
+@dataclass(eq=False)
 class Topics:
     """One for each gateway, in the thread of its loop."""
 
-    def __init__(
-        self,
-        file: TopicsFile,
-        core: ClientCore,
-        live: settings.LiveSettings,
-        name: settings.BrokerName,
-    ) -> None:
-        self._file = file
-        self._core = core
-        self._live = live
-        self.name = name
-        self.is_wiped = False
-        """Whether routes say that nothing can be sent: 205, as of a name server."""
-        self._standard = standard_topics(name, self.creates)
-        live.when_changed(settings.CREATES_TOPICS, self._creation_changed)
-        self._reload_at = 0.0
-        self.when_changed: Callable[[], None] = lambda: None
-        """Is called after the table was read anew; its owner sets it."""
-        self._making: dict[str, asyncio.Task[None]] = {}
+    _file: TopicsFile
+    _core: ClientCore
+    _live: settings.LiveSettings
+    name: settings.BrokerName
+    is_wiped: bool = False
+    """Whether routes say that nothing can be sent: 205, as of a name server."""
+    when_changed: Callable[[], None] = lambda: None
+    """Is called after the table was read anew; its owner sets it."""
+    _reload_at: float = 0.0
+    _making: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._standard = standard_topics(self.name, self.creates)
+        self._live.when_changed(settings.CREATES_TOPICS, self._creation_changed)
 
     def find(self, name: str) -> Topic | None:
         """The topic; looks into the table again for one that is not known, and each RELOAD_S.
-
-        Raises StoreDamaged.
-        """
+        Raises StoreDamaged."""
         found = self._file.topics.get(name)
         now = monotonic()
         if found is None or now >= self._reload_at:
@@ -123,9 +104,7 @@ class Topics:
 
     def check_may_make(self, name: str, model: str) -> None:
         """Raises UnknownTopic, IllegalMessage or NotAllowed for a topic that no send creates.
-
-        `model` is the topic whose settings it would get.
-        """
+        `model` is the topic whose settings it would get."""
         check_topic_for_send(name)
         if not self._is_always_made(name) and name not in self._standard:
             self._model_of(name, model)
@@ -142,7 +121,7 @@ class Topics:
             )
         return found
 
-    async def make_for_send(self, wanted: SendMessageHeader) -> Topic:
+    async def make_for_send(self, wanted: hf.SendMessageHeader) -> Topic:
         """As `make`: with at most as many queues as the topic that is named for it, and with its
         perm. Dead letters and replies have one queue, as has a retry topic without such a topic.
         One that every broker has becomes what it is there."""
@@ -169,72 +148,61 @@ class Topics:
         self, name: str, queues: int, perm: int = PERM_DEFAULT, *, is_unit: bool = False
     ) -> Topic:
         """Creates a topic; waits for the one who does it already. `is_unit`: for a client in unit
-        mode, which the topic's flags say from then on.
-
-        Raises what the writer refuses.
-        """
+        mode, which the topic's flags say from then on. Raises what the writer refuses."""
         task = self._making.get(name)
         if task is None:
             of_group = name.startswith(RETRY_PREFIX)
             flag = (settings.UNIT_SUB_FLAG if of_group else settings.UNIT_FLAG) if is_unit else 0
             wanted = {"topic": name, "queues": queues, "perm": perm, "sys_flag": flag}
-            task = asyncio.ensure_future(self._make(wanted))
-            self._making[name] = task
+            task = self._making[name] = asyncio.ensure_future(self._make(wanted))
             task.add_done_callback(lambda _: self._making.pop(name, None))
         await asyncio.shield(task)
         return self.need(name)
 
     async def _make(self, wanted: dict[str, Any]) -> None:
         if self.find(wanted["topic"]) is None:
-            asked = operations.create_topic(wanted, self._core.deadline(None))
-            await run(self._core, asked)
+            await run(self._core, operations.create_topic(wanted, self._core.deadline(None)))
             self.look()
 
     # Requests
 
-    def route(self, request: Request) -> Reply:
+    def route(self, request: Request, wanted: hf.GetRouteInfoHeader) -> Reply:
         """105: the one broker of a topic, and its queues."""
-        wanted = request_fields(request.header)
         known = self._known(wanted.topic, self.find(wanted.topic))
         if known is None:
             text = f"No topic route info in name server for the topic: {wanted.topic}"
             raise UnknownTopic(f"{text}\n{NO_ROUTE}")
-        perm = known.perm & ~PERM_WRITE if self.is_wiped else known.perm
-        queues = bodies.QueueData(
-            self.name.broker, known.read_queues, known.write_queues, perm, known.sys_flag
-        )
+        perm = known.perm & ~topics_file.PERM_WRITE if self.is_wiped else known.perm
+        numbers = known.read_queues, known.write_queues, perm, known.sys_flag
+        queues = bodies.QueueData(self.name.broker, *numbers)
         route = bodies.TopicRouteData((self._broker(request),), (queues,))
-        standard = wants_standard_json(request.header, wanted.accept_standard_json_only)
+        standard = hf.wants_standard_json(request.header, wanted.accept_standard_json_only)
         return Reply(body=write_body(route, standard=standard))
 
     def cluster(self, request: Request) -> Reply:
         """106: all brokers: this one."""
-        broker = self._broker(request)
-        info = bodies.ClusterInfo(
-            {self.name.broker: broker}, {self.name.cluster: (self.name.broker,)}
-        )
-        return Reply(body=write_body(info, standard=wants_standard_json(request.header, False)))
+        name, broker = self.name.broker, self._broker(request)
+        info = bodies.ClusterInfo({name: broker}, {self.name.cluster: (name,)})
+        return Reply(body=write_body(info, standard=hf.wants_standard_json(request.header, False)))
 
     def names(self, _: Request) -> Reply:
         """206: the names of all topics."""
         self.look()
         return json_reply(bodies.TopicList(tuple(sorted(self._file.topics))))
 
-    def config(self, request: Request) -> Reply:
+    def config(self, _: Request, wanted: hf.TopicHeader) -> Reply:
         """351: the settings of one topic."""
-        name = request_fields(request.header).topic
-        return json_reply(_config(self.need(name)))
+        return json_reply(_config(self.need(wanted.topic)))
 
-    def configs(self, request: Request) -> Reply:
+    def configs(self, _: Request, wanted: hf.PagedTopicsHeader) -> Reply:
         """21: the settings of all topics, or of a page of them."""
-        wanted: PagedTopicsHeader = request_fields(request.header)
         self.look()
         known = sorted(self._file.topics.items())
         first = max(0, wanted.topic_seq)
         page = known[first : first + max(0, wanted.max_topic_num)]
         table = {name: _config(topic) for name, topic in page}
-        body = write_body(bodies.TopicConfigTable(table, self._version()), standard=True)
-        return Reply(ext={"totalTopicNum": str(len(known))}, body=body)
+        body = bodies.TopicConfigTable(table, self._version())
+        return json_reply(body, {"totalTopicNum": str(len(known))})
 
     @property
     def creates(self) -> bool:
@@ -261,13 +229,10 @@ class Topics:
 
 
 def _config(topic: Topic) -> bodies.TopicConfig:
-    hours = topic.retention_hours
+    attributes = dict(topic.attributes)
+    if topic.retention_hours:
+        attributes[topics_file.RESERVE_TIME] = str(topic.retention_hours)
+    numbers = topic.read_queues, topic.write_queues, topic.perm
     return bodies.TopicConfig(
-        topic.name,
-        topic.read_queues,
-        topic.write_queues,
-        topic.perm,
-        topic_sys_flag=topic.sys_flag,
-        order=topic.is_ordered,
-        attributes={**dict(topic.attributes), **({RESERVE_TIME: str(hours)} if hours else {})},
+        topic.name, *numbers, "SINGLE_TAG", topic.sys_flag, topic.is_ordered, attributes
     )

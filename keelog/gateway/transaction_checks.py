@@ -19,22 +19,17 @@ from keelog.client import operations
 from keelog.client.core import ClientCore
 from keelog.client.event_loop import run
 from keelog.client.results import Receipt
+from keelog.gateway import system_queue, topics, transaction_ends
 from keelog.gateway.connection import RemotingConnection
 from keelog.gateway.sending import half as halves
 from keelog.gateway.sending.writer_link import FutureSlot, WriterLink
-from keelog.gateway.system_queue import read_page
-from keelog.gateway.topics import Topics
-from keelog.gateway.transaction_ends import Ends
 from node.runtime.event_log import fields
 from node.runtime.settings import Settings
 from node.runtime.stored_times import Arrivals, ClockSet, Moment, moment
-from protocol.errors import IllegalMessage, MqError
-from protocol.names import HALF_TOPIC, OP_TOPIC, TRANSACTIONS_GROUP, UNDECIDED_TOPIC
+from protocol import errors, names
 from protocol.record.codec import Record
 from protocol.record.waiting import RealPlace
-from protocol.remoting.codes import RequestCode
-from protocol.remoting.headers import ONE_WAY, RemotingHeader
-from protocol.remoting.java_json import INT32_MAX
+from protocol.remoting import codes, headers, java_json
 from protocol.request_fields import WAIT_NONE
 
 log = logging.getLogger("keelog.gateway")
@@ -76,7 +71,7 @@ class OpView:
         """Reads the queue to its end. Raises what a reader refuses."""
         following = self.offset
         while len(self._ops) < OPS_MAX:
-            page = await read_page(core, OP_TOPIC, self.queue_id, following)
+            page = await system_queue.read_page(core, names.OP_TOPIC, self.queue_id, following)
             if page.is_end:
                 return
             if not self._ops:
@@ -127,10 +122,8 @@ class HalfVerdict(Enum):
 
 
 def judge(half: Record, settings: Settings, age_ms: int, is_fresh: bool) -> HalfVerdict:
-    """What a round does with an open half message that was born `age_ms` ago. Pure.
-
-    `is_fresh`: it was stored after the round began.
-    """
+    """What a round does with an open half message that was born `age_ms` ago. Pure. `is_fresh`: it
+    was stored after the round began."""
     times, timeout_ms = halves.number_in(half, halves.CHECK_TIMES), settings.transaction_time_out
     is_worn = (times or 0) >= settings.transaction_check_max
     if is_worn or age_ms > settings.file_reserved_time * _HOUR_MS:
@@ -143,80 +136,72 @@ def judge(half: Record, settings: Settings, age_ms: int, is_fresh: bool) -> Half
     return HalfVerdict.IMMUNE if age_ms <= immune else HalfVerdict.ASK
 
 
+@dataclass(eq=False)
 class Checks:
-    """One for each gateway. `producer` finds a connection of a group of producers."""
+    """One for each gateway. `_producer` finds a connection of a group of producers; `_clock_sets`
+    returns how the clock was set until then, as far as anybody knows."""
 
-    def __init__(
-        self,
-        core: ClientCore,
-        link: WriterLink,
-        topics: Topics,
-        ends: Ends,
-        producer: Callable[[str], RemotingConnection | None],
-        broker: str,
-        settings: Settings,
-    ) -> None:
-        self._core = core
-        self._link = link
-        self._topics = topics
-        self._ends = ends
-        self._producer = producer
-        self._broker = broker
-        self._settings = settings
+    _core: ClientCore
+    _link: WriterLink
+    _topics: topics.Topics
+    _ends: transaction_ends.Ends
+    _producer: Callable[[str], RemotingConnection | None]
+    _broker: str
+    _settings: Settings
+    _clock_sets: Callable[[Moment], Sequence[ClockSet]]
+    asked: int = 0
+    """Questions that were sent."""
+    open: int = 0
+    """Half messages that the last round left open."""
+    _left_open: int = 0
+    """By the round that is under way."""
+    _opaque: int = 0
+
+    def __post_init__(self) -> None:
         self._arrivals: defaultdict[int, Arrivals] = defaultdict(self._new_arrivals)
         """By queue: when half messages came, by their first copies."""
-        self.clock_sets: Callable[[Moment], Sequence[ClockSet]] = lambda now: ()
-        """How the clock was set until then, as far as anybody knows; its owner sets it."""
-        self._opaque = 0
-        self.asked = self.open = 0
-        """Questions that were sent; half messages that the last round left open."""
-        self._left_open = 0
-        """By the round that is under way."""
 
     def _new_arrivals(self) -> Arrivals:
         began = moment()
         age_ms_max = self._settings.file_reserved_time * _HOUR_MS
-        return Arrivals(age_ms_max, began, self.clock_sets(began))
+        return Arrivals(age_ms_max, began, self._clock_sets(began))
 
     async def run(self) -> None:
         """Checks until it is cancelled."""
         while True:
             await asyncio.sleep(self._settings.transaction_check_interval / 1000)
             try:
-                topic = self._topics.find(HALF_TOPIC)
+                topic = self._topics.find(names.HALF_TOPIC)
                 self._left_open = 0
                 for queue_id in range(topic.read_queues if topic else 0):
                     await self._round(queue_id)
                 self.open = self._left_open
-            except MqError as error:
+            except errors.MqError as error:
                 log.warning("transactions were not checked", extra=fields(why=error))
 
     async def _round(self, queue_id: int) -> None:
         until = monotonic() + ROUND_S_MAX
-        first = await self._place(HALF_TOPIC, queue_id)
-        ops = OpView(queue_id, await self._place(OP_TOPIC, queue_id), first)
+        first = await self._place(names.HALF_TOPIC, queue_id)
+        ops = OpView(queue_id, await self._place(names.OP_TOPIC, queue_id), first)
         before = ops.offset
-        if self._topics.find(OP_TOPIC) is not None:
+        if self._topics.find(names.OP_TOPIC) is not None:
             await ops.read(self._core)
         offset, physical = await self._walk(ops, until)
         if offset != first:
-            await self._note(HALF_TOPIC, queue_id, offset)
+            await self._note(names.HALF_TOPIC, queue_id, offset)
         done = ops.done_offset(offset, physical)
         if done != before:
-            await self._note(OP_TOPIC, queue_id, done)
+            await self._note(names.OP_TOPIC, queue_id, done)
 
     async def _place(self, topic: str, queue_id: int) -> int:
-        asked = operations.cursor_places(topic, TRANSACTIONS_GROUP, self._deadline())
+        asked = operations.cursor_places(topic, names.TRANSACTIONS_GROUP, monotonic() + REQUEST_S)
         return (await run(self._core, asked)).get(queue_id, 0)
 
     async def _note(self, topic: str, queue_id: int, offset: int) -> None:
-        places = {queue_id: offset}
-        right, deadline = self._link.own_right(), self._deadline()
-        asked = operations.commit_cursor(topic, TRANSACTIONS_GROUP, places, deadline, right=right)
+        places, deadline = {queue_id: offset}, monotonic() + REQUEST_S
+        right, group = self._link.own_right(), names.TRANSACTIONS_GROUP
+        asked = operations.commit_cursor(topic, group, places, deadline, right=right)
         await run(self._core, asked)
-
-    def _deadline(self) -> float:
-        return monotonic() + REQUEST_S
 
     async def _walk(self, ops: OpView, until: float) -> tuple[int, int | None]:
         """Goes through half messages; returns the offset before which all are passed, and where
@@ -225,7 +210,7 @@ class Checks:
         end: int | None = None
         while True:
             offset = await self._passed(offset, ops)
-            page = await read_page(self._core, HALF_TOPIC, ops.queue_id, offset)
+            page = await system_queue.read_page(self._core, names.HALF_TOPIC, ops.queue_id, offset)
             if end is None:
                 # What comes from now on, stored by this round too, is for the next one.
                 end = page.max_offset
@@ -256,7 +241,7 @@ class Checks:
 
     async def _deal_with(self, some: Sequence[Record], ops: OpView, end: int) -> Record | None:
         """Returns the half message before which the round ends; None where it goes on."""
-        puts: list[tuple[Record, HalfVerdict, asyncio.Future[Receipt | MqError]]] = []
+        puts: list[tuple[Record, HalfVerdict, asyncio.Future[Receipt | errors.MqError]]] = []
         stop: Record | None = None
         now = moment()
         for half in some:
@@ -265,14 +250,14 @@ class Checks:
                 stop = half
                 break
             if verdict is not HalfVerdict.PASS:
-                puts.append((half, verdict, self._put(half, verdict)))
+                puts.append((half, verdict, self._put(half, verdict).done))
         failed: Record | None = None
         outcomes = await asyncio.gather(*(done for _, _, done in puts))
         for (half, verdict, _), outcome in zip(puts, outcomes, strict=True):
-            if isinstance(outcome, IllegalMessage):
+            if isinstance(outcome, errors.IllegalMessage):
                 extra = fields(msg_id=half.message_id, why=outcome)
                 log.error("a half message cannot be stored again", extra=extra)
-            elif isinstance(outcome, MqError):
+            elif isinstance(outcome, errors.MqError):
                 log.warning("transactions wait for the writer", extra=fields(why=outcome))
                 failed = failed or half
             else:
@@ -295,17 +280,17 @@ class Checks:
         age_ms = arrivals.age_ms(first.offset, born_ms, now)
         return judge(half, self._settings, age_ms, offset >= end)
 
-    def _put(self, half: Record, verdict: HalfVerdict) -> "asyncio.Future[Receipt | MqError]":
-        crc, place = self._link.crc, RealPlace(HALF_TOPIC, half.head.queue_id)
+    def _put(self, half: Record, verdict: HalfVerdict) -> FutureSlot:
+        crc, place = self._link.crc, RealPlace(names.HALF_TOPIC, half.head.queue_id)
         if verdict is HalfVerdict.ASK:
             record = halves.asked_again(half, crc)
         elif verdict is HalfVerdict.IMMUNE:
             record = halves.immune_again(half, crc)
         else:
-            record, place = halves.undecided(half, crc), RealPlace(UNDECIDED_TOPIC, 0)
+            record, place = halves.undecided(half, crc), RealPlace(names.UNDECIDED_TOPIC, 0)
         slot = FutureSlot()
         self._link.put(record, place, half.unique_key, slot, WAIT_NONE, is_inner=True)
-        return slot.done
+        return slot
 
     def _stored(self, half: Record, verdict: HalfVerdict, receipt: Receipt) -> None:
         """A half message was stored again, or moved where those are that nobody decided."""
@@ -326,7 +311,7 @@ class Checks:
             log.warning("no producer can be asked", extra=fields(group=group))
             return
         ext, body = halves.question(half, again, self._broker)
-        self._opaque = (self._opaque + 1) % INT32_MAX
-        code = RequestCode.CHECK_TRANSACTION_STATE
-        connection.send(RemotingHeader(code, self._opaque, ONE_WAY, ext), body)
+        self._opaque = (self._opaque + 1) % java_json.INT32_MAX
+        code = codes.RequestCode.CHECK_TRANSACTION_STATE
+        connection.send(headers.RemotingHeader(code, self._opaque, headers.ONE_WAY, ext), body)
         self.asked += 1

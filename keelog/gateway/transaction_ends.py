@@ -16,28 +16,26 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from time import monotonic
-from typing import TypeVar
+from typing import Any
 
 from keelog.client.results import Receipt
 from keelog.gateway.connection import Reply, Request, system_error
 from keelog.gateway.sending import half as halves
 from keelog.gateway.sending.sends import WAITING_BYTES_MAX
-from keelog.gateway.sending.stored_properties import DelayRules, delay_level_of, real_place_of
+from keelog.gateway.sending.stored_properties import DelayRules, real_place_of
 from keelog.gateway.sending.writer_link import WriterLink
 from keelog.gateway.topics import Topics
 from node.runtime.event_log import Seldom, fields
 from node.runtime.process import now_ms
 from node.runtime.settings import Settings
-from protocol.errors import MqError, NodeBusy, NotFound
-from protocol.ids import Host
-from protocol.names import HALF_TOPIC, OP_TOPIC
+from protocol import errors, ids, names
+from protocol.record import encode
 from protocol.record.codec import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK, Record
-from protocol.record.encode import ANY_QUEUE
 from protocol.record.properties import decode_raw_properties
-from protocol.record.waiting import TIMER_PLACE, RealPlace, schedule_place, scheduled, timed
-from protocol.remoting.codes import ResponseCode
-from protocol.remoting.header_fields import EndTransactionHeader, request_fields
+from protocol.record.waiting import RealPlace
+from protocol.remoting import codes, header_fields
 from protocol.request_fields import WAIT_NONE
 
 log = logging.getLogger("keelog.gateway")
@@ -45,8 +43,6 @@ log = logging.getLogger("keelog.gateway")
 REMEMBERED_MAX = 200_000
 """Ends, and half messages that were stored again; the oldest are forgotten."""
 
-Key = TypeVar("Key")
-Value = TypeVar("Value")
 OFFSETS_MAX = 200_000
 """Ends that are not written; further ones are refused as busy."""
 RETRY_S = 1.0
@@ -54,41 +50,35 @@ STOP_S = 2.0
 _LOOK_S = 0.01
 
 
+@dataclass(eq=False)
 class Ends:
-    """One for each gateway. `look_up` returns the record at a log offset."""
+    """One for each gateway. `_look_up` returns the record at a log offset."""
 
-    def __init__(
-        self,
-        link: WriterLink,
-        topics: Topics,
-        look_up: Callable[[int], Record],
-        settings: Settings,
-        delays: DelayRules,
-    ) -> None:
+    _link: WriterLink
+    _topics: Topics
+    _look_up: Callable[[int], Record]
+    _settings: Settings
+    _delays: DelayRules
+
+    def __post_init__(self) -> None:
         self.chains = Chains()
-        self.ops = OpLog(link, settings)
-        self._link = link
-        self._topics = topics
-        self._look_up = look_up
-        self._timeout_ms = settings.transaction_time_out
-        self._delays = delays
+        self.ops = OpLog(self._link, self._settings)
 
-    def take(self, request: Request) -> Reply | None:
+    def take(self, request: Request, wanted: header_fields.EndTransactionHeader) -> Reply | None:
         """37. Replies at once, or when the message is stored. Raises NodeBusy, StoreDamaged."""
-        wanted: EndTransactionHeader = request_fields(request.header)
         outcome = wanted.commit_or_rollback
         if outcome not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
             return Reply()  # the producer does not know yet
         try:
             half = self._look_up(wanted.commit_log_offset)
-        except NotFound:
+        except errors.NotFound:
             return system_error("Find prepared transaction message failed")
         refused = self._checked(half, wanted)
         if refused is not None:
             return refused
         self.ops.check_room()
         if self._link.waiting_bytes > WAITING_BYTES_MAX:
-            raise NodeBusy(f"{self._link.waiting_bytes} bytes wait for the writer")
+            raise errors.NodeBusy(f"{self._link.waiting_bytes} bytes wait for the writer")
         first = self.chains.first_of(half)
         if not self.chains.begin_end(first):
             return Reply()
@@ -97,22 +87,22 @@ class Ends:
             return Reply()
         try:
             self._deliver(request, half, first)
-        except MqError as error:
+        except errors.MqError as error:
             self.chains.end(first, is_done=False)
             return system_error(error.reason)
         return None
 
-    def _checked(self, half: Record, wanted: EndTransactionHeader) -> Reply | None:
+    def _checked(self, half: Record, wanted: header_fields.EndTransactionHeader) -> Reply | None:
         """The refusal of an end that does not fit its half message."""
-        properties = half.properties
-        if half.topic != HALF_TOPIC:
+        if half.topic != names.HALF_TOPIC:
             return system_error("Find prepared transaction message failed")
         if not wanted.from_transaction_check:
-            immune = halves.immunity_ms(half, self._timeout_ms)
+            timeout_ms = self._settings.transaction_time_out
+            immune = halves.immunity_ms(half, timeout_ms)
             age = now_ms() - half.head.born_timestamp
-            if immune is not None and age > max(immune, self._timeout_ms):
-                return Reply(ResponseCode.ILLEGAL_OPERATION)
-        if properties.get(halves.PRODUCER_GROUP) != wanted.producer_group:
+            if immune is not None and age > max(immune, timeout_ms):
+                return Reply(codes.ResponseCode.ILLEGAL_OPERATION)
+        if half.properties.get(halves.PRODUCER_GROUP) != wanted.producer_group:
             return system_error("The producer group wrong")
         if half.head.queue_offset != wanted.tran_state_table_offset:
             return system_error("The transaction state table offset wrong")
@@ -124,18 +114,14 @@ class Ends:
         """Raises NotFound, IllegalMessage and its kinds."""
         place = real_place_of(decode_raw_properties(half.properties_raw))
         if place is None:
-            raise NotFound("the half message names no topic and queue")
+            raise errors.NotFound("the half message names no topic and queue")
         place = self._fitting(place)
         properties = halves.committed_properties(half)
-        level = delay_level_of(properties, self._delays.level_max)
-        if level:
-            properties, place = scheduled(properties, place, level), schedule_place(level)
-        elif later := timed(properties, place, now_ms(), self._delays.timer_ms_max):
-            properties, place = later.properties, TIMER_PLACE
+        properties, place, _ = self._delays.delayed(properties, place, now_ms())
         record = halves.committed(half, place, properties, self._link.crc)
 
-        def done(outcome: Receipt | MqError) -> None:
-            if not isinstance(outcome, MqError):
+        def done(outcome: Receipt | errors.MqError) -> None:
+            if not isinstance(outcome, errors.MqError):
                 self.finish(half, first)
                 request.answer(Reply())
                 return
@@ -150,7 +136,7 @@ class Ends:
         """Any queue where the topic has fewer than it had."""
         topic = self._topics.find(place.topic)
         queues = 0 if topic is None else max(topic.read_queues, topic.write_queues)
-        return place if place.queue_id < queues else place._replace(queue_id=ANY_QUEUE)
+        return place if place.queue_id < queues else place._replace(queue_id=encode.ANY_QUEUE)
 
     def finish(self, half: Record, first: halves.HalfPlace) -> None:
         """A transaction has ended: this half message, and the newest one, are resolved."""
@@ -159,7 +145,7 @@ class Ends:
         newest = first._replace(offset=self.chains.newest_of(first))
         if newest.offset > places[0].offset:
             places.append(newest)
-        self.ops.note(places, Host(half.head.store_ip, half.head.store_port))
+        self.ops.note(places, ids.Host(half.head.store_ip, half.head.store_port))
 
 
 class Chains:
@@ -209,7 +195,7 @@ class Chains:
         return first in self._ending
 
 
-def _remember(table: dict[Key, Value], key: Key, value: Value) -> None:
+def _remember(table: dict[halves.HalfPlace, Any], key: halves.HalfPlace, value: Any) -> None:
     table.pop(key, None)
     if len(table) >= REMEMBERED_MAX:
         del table[next(iter(table))]
@@ -225,7 +211,7 @@ class OpLog:
         self._bytes_max = settings.transaction_op_msg_max_size
         self._waiting: dict[int, deque[int]] = {}
         self._bytes = 0
-        self._host = Host(bytes(4), 0)
+        self._host = ids.Host(bytes(4), 0)
         self._timer: asyncio.TimerHandle | None = None
         self._said = Seldom(RETRY_S)
         self.under_way = 0
@@ -238,9 +224,9 @@ class OpLog:
     def check_room(self) -> None:
         """Raises NodeBusy."""
         if len(self) >= OFFSETS_MAX:
-            raise NodeBusy(f"{OFFSETS_MAX} ends of transactions wait for the writer")
+            raise errors.NodeBusy(f"{OFFSETS_MAX} ends of transactions wait for the writer")
 
-    def note(self, places: Iterable[halves.HalfPlace], host: Host) -> None:
+    def note(self, places: Iterable[halves.HalfPlace], host: ids.Host) -> None:
         """The transaction of these half messages has ended. `host` is this broker's."""
         self._host = host
         for queue_id, offset in places:
@@ -251,7 +237,7 @@ class OpLog:
         else:
             self._wake(self._interval_s)
 
-    def _put_back(self, queue_id: int, offsets: list[int], error: MqError) -> None:
+    def _put_back(self, queue_id: int, offsets: list[int], error: errors.MqError) -> None:
         """They could not be written: they are tried again, and before the others."""
         self._waiting.setdefault(queue_id, deque()).extendleft(reversed(offsets))
         self._bytes += sum(len(str(offset)) + 1 for offset in offsets)
@@ -285,12 +271,12 @@ class OpLog:
         self.under_way += len(some)
         record = halves.ended(queue_id, some, now_ms(), self._host, self._link.crc)
 
-        def done(outcome: Receipt | MqError) -> None:
+        def done(outcome: Receipt | errors.MqError) -> None:
             self.under_way -= len(some)
-            if isinstance(outcome, MqError):
+            if isinstance(outcome, errors.MqError):
                 self._put_back(queue_id, some, outcome)  # written twice they do no harm
 
-        place = RealPlace(OP_TOPIC, queue_id)
+        place = RealPlace(names.OP_TOPIC, queue_id)
         self._link.put(record, place, "", done, WAIT_NONE, is_inner=True)
 
     async def close(self) -> None:

@@ -10,48 +10,39 @@ afterwards it can follow.
 `lead`, `follow` and `rewind` may be killed anywhere, and run again with the same end.
 """
 
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from keelog.replication.replica.comparison import same_up_to
-from keelog.replication.replica.questions import ask_facts
-from node.runtime import disk
-from node.runtime.locks import StoreLock
+from keelog.replication.replica.log_copy import log_bytes
+from keelog.replication.replica.master_link import ask_facts
+from node.runtime import disk, locks, run_files
 from node.runtime.process import now_ms
-from node.runtime.run_files import FollowState, read_follow_state, write_follow_state
 from node.runtime.settings import Settings
 from node.store import checkpoints
 from node.store.condition import check_is_store, read_checkpoint
 from node.store.config.topics_file import Topic, TopicsFile
 from node.store.file_cache import OpenFiles
-from node.store.identity import roles
-from node.store.identity.store_id import ensure_id
+from node.store.identity import roles, store_id
 from node.store.log.reader import Bounds, LogReader
 from node.store.log.segments import SegmentList, list_folder
 from node.store.opening import StoppedStore, open_store
 from node.store.quarantine import keep_bytes
-from node.writer.broker_checkpoint import lowered_checkpoint
+from node.writer import broker_checkpoint, recovery
 from node.writer.log.tail import LogEnd, drop_segments_behind, zero_behind
-from node.writer.recovery import Recovery, carry_out, examine
-from protocol import ha
+from protocol import errors, ha, ids, names
 from protocol.derived.file_layouts import encode_checkpoint
-from protocol.errors import BadRequest, RefusedError, StoreDamaged
-from protocol.ids import Queue
-from protocol.names import CHECKPOINT_FILE, COMMIT_LOG_DIR
 from protocol.record.codec import Filler, Record
 
-_COPY_BYTES = 1 << 20
 
-
-class AcknowledgedLost(RefusedError):
+class AcknowledgedLost(errors.RefusedError):
     """The replica's log ends below what it has acknowledged: a promotion would lose that."""
 
 
-class MasterLives(RefusedError):
+class MasterLives(errors.RefusedError):
     """The master still runs: with a promotion there would be two."""
 
 
@@ -82,7 +73,7 @@ def stopped_store(root: Path) -> Iterator[Path]:
     """The store under its lock. Raises StoreLocked while a node runs, NotAStore."""
     check_is_store(root)
     root = root.resolve()
-    lock = StoreLock.acquire(root)
+    lock = locks.StoreLock.acquire(root)
     try:
         yield root
     finally:
@@ -100,8 +91,8 @@ def promote(root: Path, settings: Settings, though_alive: bool = False) -> Promo
         role = roles.load_role(place)
         if role is None or role.role != roles.REPLICA:
             raise roles.WrongRole(f"the store {place} is not a replica", "keelog serve DIR runs it")
-        state = read_follow_state(place)
-        found = examine(place, settings)
+        state = run_files.read_follow_state(place)
+        found = recovery.examine(place, settings)
         acknowledged = max(role.acknowledged, state.acknowledged)
         if found.end < acknowledged:
             raise AcknowledgedLost(
@@ -111,27 +102,19 @@ def promote(root: Path, settings: Settings, though_alive: bool = False) -> Promo
             )
         master_end = _master_end(state, though_alive)
         checkpoints.clear_clean(place)
-        epoch = carry_out(found, settings.enabled_append_prop_crc)
+        epoch = recovery.carry_out(found, settings.enabled_append_prop_crc)
         topics = add_topics_of_log(found, settings, state.topics_end)
         roles.save_role(
             place, roles.StoreRole(roles.MASTER, role.source, epoch, found.end, acknowledged)
         )
+        lacks_bytes = max(0, master_end - found.end)
         return Promotion(
-            str(place),
-            roles.MASTER,
-            epoch,
-            found.end,
-            acknowledged,
-            role.source,
-            master_end,
-            max(0, master_end - found.end),
-            state.contact_ms,
-            state.progress_ms,
-            topics,
-        )
+            str(place), roles.MASTER, epoch, found.end, acknowledged, role.source, master_end,
+            lacks_bytes, state.contact_ms, state.progress_ms, topics,
+        )  # fmt: skip
 
 
-def add_topics_of_log(found: Recovery, settings: Settings, begin: int) -> tuple[str, ...]:
+def add_topics_of_log(found: recovery.Recovery, settings: Settings, begin: int) -> tuple[str, ...]:
     """Gives each topic that has messages from log offset `begin` on the queues that they are in;
     returns the names of those that lacked some. For a log whose end is carried out.
 
@@ -157,18 +140,18 @@ def add_topics_of_log(found: Recovery, settings: Settings, begin: int) -> tuple[
     return tuple(sorted(missing))
 
 
-def _last_offset(store: StoppedStore, queue: Queue) -> int:
+def _last_offset(store: StoppedStore, queue: ids.Queue) -> int:
     """The log offset of a queue's last message; -1 without one. Of a queue whose files cannot be
     read, which a worker makes anew, the log's end: no promotion may fail for it."""
     try:
         reader = store.queue(*queue)
         last = None if reader is None else reader.unit(reader.max_offset - 1)
-    except StoreDamaged:
+    except errors.StoreDamaged:
         return store.log.end
     return -1 if last is None else last.physical_offset
 
 
-def _master_end(state: FollowState, though_alive: bool) -> int:
+def _master_end(state: run_files.FollowState, though_alive: bool) -> int:
     """The end of the master's log. Raises MasterLives."""
     facts = ask_facts(state.remoting, with_segments=False) if state.remoting else None
     if facts is None:
@@ -182,10 +165,8 @@ def _master_end(state: FollowState, though_alive: bool) -> int:
 
 
 def demote(root: Path, source: str) -> roles.StoreRole:
-    """Notes that the store follows `source` from now on: the next start compares both logs.
-
-    Raises WrongRole for a store that is a replica already.
-    """
+    """Notes that the store follows `source` from now on: the next start compares both logs. Raises
+    WrongRole for a store that is a replica already."""
     with stopped_store(root) as place:
         role = roles.load_role(place)
         if role is not None and role.role == roles.REPLICA:
@@ -193,7 +174,7 @@ def demote(root: Path, source: str) -> roles.StoreRole:
                 f"the store {place} is a replica of {role.source} already",
                 f"keelog serve {place} --follow {role.source}",
             )
-        ensure_id(place)  # a note of a store without an id would not count once it has one
+        store_id.ensure_id(place)  # a note of a store without an id would not count once it has one
         changed = roles.StoreRole(roles.REPLICA, source)
         roles.save_role(place, changed)
         return changed
@@ -214,19 +195,17 @@ class Rewind(NamedTuple):
 
 
 def rewind(root: Path, offset: int, settings: Settings, apply: bool = False) -> Rewind:
-    """Plans the cut, and does it with `apply`.
-
-    Raises BadRequest for an offset at which no record begins, StoreLocked, StoreDamaged, OSError.
-    """
+    """Plans the cut, and does it with `apply`. Raises BadRequest for an offset at which no record
+    begins, StoreLocked, StoreDamaged, OSError."""
     with stopped_store(root) as place:
         return rewind_held(place, offset, settings, apply)
 
 
 def rewind_held(place: Path, offset: int, settings: Settings, apply: bool) -> Rewind:
     """As `rewind`, of a store whose lock is held."""
-    found = examine(place, settings)
+    found = recovery.examine(place, settings)
     if not found.min_offset <= offset <= found.end:
-        raise BadRequest(
+        raise errors.BadRequest(
             f"offset {offset} is outside of the log, [{found.min_offset}, {found.end}]",
             "name the begin of a record: keelog store dump DIR shows them",
         )
@@ -238,25 +217,28 @@ def rewind_held(place: Path, offset: int, settings: Settings, apply: bool) -> Re
         return plan
     if found.cut is not None:
         # What a kill left of a record goes to quarantine too, by itself.
-        carry_out(found, settings.enabled_append_prop_crc)
+        recovery.carry_out(found, settings.enabled_append_prop_crc)
     kept = _carry_out(place, plan, found.segment_bytes)
     return plan._replace(kept_in=str(kept))
 
 
 def _records_from(root: Path, offset: int, end: int) -> int:
     """How many records are cut. Raises BadRequest where none begins at `offset`."""
-    files = OpenFiles()
-    try:
-        listing = list_folder(root / COMMIT_LOG_DIR)
-        segments = SegmentList(root / COMMIT_LOG_DIR, listing, files)
-        reader = LogReader(segments, Bounds(segments.start, end))
+    with _log(root, end) as reader:
         if offset < end and not isinstance(reader.peek(offset), Record | Filler):
-            raise BadRequest(
+            raise errors.BadRequest(
                 f"no record begins at offset {offset}", "keelog store dump DIR shows where they do"
             )
         return sum(len(columns) for columns in reader.columns(offset, end))
-    finally:
-        files.close()
+
+
+@contextmanager
+def _log(root: Path, end: int) -> Iterator[LogReader]:
+    """The log as far as `end`, whatever else is known of it."""
+    with closing(OpenFiles()) as files:
+        folder = root / names.COMMIT_LOG_DIR
+        segments = SegmentList(folder, list_folder(folder), files)
+        yield LogReader(segments, Bounds(segments.start, end))
 
 
 def _carry_out(root: Path, plan: Rewind, segment_bytes: int) -> Path:
@@ -269,25 +251,12 @@ def _carry_out(root: Path, plan: Rewind, segment_bytes: int) -> Path:
         "end_before": plan.end,
         "records": plan.records,
     }
-    kept = keep_bytes(root, plan.offset, _pieces(end, plan.end), report)
+    kept = keep_bytes(root, plan.offset, log_bytes(end, plan.end), report)
     _lower(root, plan.offset)
     _lower_checkpoint(root, end)
     drop_segments_behind(end)
     zero_behind(end)
     return kept
-
-
-def _pieces(end: LogEnd, stop: int) -> Iterator[tuple[int, bytes]]:
-    at = end.offset
-    while at < stop:
-        base = at - at % end.segment_bytes
-        size = min(_COPY_BYTES, stop - at, base + end.segment_bytes - at)
-        descriptor = os.open(end.path(base), os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            yield at, os.pread(descriptor, size, at - base)
-        finally:
-            os.close(descriptor)
-        at += size
 
 
 def _lower(root: Path, offset: int) -> None:
@@ -313,36 +282,35 @@ def _lower(root: Path, offset: int) -> None:
 def _lower_acknowledged(root: Path, offset: int) -> None:
     """A promotion goes by what was acknowledged, as both of its notes say, and by what the log had
     when the master's topics were taken over."""
-    role, state = roles.load_role(root), read_follow_state(root)
+    role, state = roles.load_role(root), run_files.read_follow_state(root)
     if role is not None and role.acknowledged > offset:
         roles.save_role(root, role._replace(acknowledged=offset))
     if max(state.acknowledged, state.topics_end) > offset:
         acknowledged, topics_end = min(state.acknowledged, offset), min(state.topics_end, offset)
-        write_follow_state(root, state._replace(acknowledged=acknowledged, topics_end=topics_end))
+        run_files.write_follow_state(
+            root, state._replace(acknowledged=acknowledged, topics_end=topics_end)
+        )
 
 
 def _lower_checkpoint(root: Path, end: LogEnd) -> None:
     """RocketMQ's checkpoint says no more than the log holds."""
-    lowered = lowered_checkpoint(read_checkpoint(root), end.offset, _last_time(end))
-    path = root / CHECKPOINT_FILE
+    lowered = broker_checkpoint.lowered_checkpoint(
+        read_checkpoint(root), end.offset, _last_time(end)
+    )
+    path = root / names.CHECKPOINT_FILE
     if path.exists():
         disk.write_atomically(path, encode_checkpoint(lowered))
 
 
 def _last_time(end: LogEnd) -> int:
     """The store time of the last record before the cut, of the segment that it is in; else 0."""
-    files = OpenFiles()
-    try:
-        segments = SegmentList(end.folder, list_folder(end.folder), files)
-        begin = max(end.offset - 1 - (end.offset - 1) % end.segment_bytes, segments.start)
-        reader = LogReader(segments, Bounds(segments.start, end.offset))
+    with _log(end.root, end.offset) as reader:
+        begin = max(end.offset - 1 - (end.offset - 1) % end.segment_bytes, reader.min_offset)
         times = [int(found.store_timestamp[-1]) for found in reader.columns(begin, end.offset)]
         return times[-1] if times else 0
-    finally:
-        files.close()
 
 
-class OldEpoch(RefusedError):
+class OldEpoch(errors.RefusedError):
     """The controller elected with a number below that of the store's last master."""
 
 
@@ -356,10 +324,8 @@ class Joined(NamedTuple):
 
 
 def lead(root: Path, settings: Settings, epoch: int) -> int:
-    """Begins the epoch at the end of the log's last whole record, durably; returns that end.
-
-    Raises OldEpoch, AcknowledgedLost, StoreDamaged; then nothing is changed.
-    """
+    """Begins the epoch at the end of the log's last whole record, durably; returns that end. Raises
+    OldEpoch, AcknowledgedLost, StoreDamaged; then nothing is changed."""
     with stopped_store(root) as place:
         known, role = roles.load_master_epochs(place), roles.load_role(place)
         last = ha.last_number(known)
@@ -368,7 +334,7 @@ def lead(root: Path, settings: Settings, epoch: int) -> int:
                 f"the controller says epoch {epoch}, and epoch {last} wrote this log",
                 "controllers that lost their data? give the group another --broker-name",
             )
-        found = examine(place, settings)
+        found = recovery.examine(place, settings)
         acknowledged = role.acknowledged if role is not None and role.role == roles.REPLICA else 0
         if found.end < acknowledged:
             raise AcknowledgedLost(
@@ -378,25 +344,23 @@ def lead(root: Path, settings: Settings, epoch: int) -> int:
         if epoch > last:
             # From here on others copy: what the epoch begins with has to be on the disk.
             checkpoints.clear_clean(place)
-            carry_out(found, settings.enabled_append_prop_crc)
+            recovery.carry_out(found, settings.enabled_append_prop_crc)
             # The first epoch owns all that the log has.
             start = found.end if known else found.min_offset
             kept = ha.epochs_from(known, found.min_offset)
             roles.save_master_epochs(place, ha.with_epoch(kept, ha.MasterEpoch(epoch, start)))
         if role is not None and role.role == roles.REPLICA:
-            add_topics_of_log(found, settings, read_follow_state(place).topics_end)
-        ensure_id(place)  # a note of a store without an id would not count once it has one
+            add_topics_of_log(found, settings, run_files.read_follow_state(place).topics_end)
+        store_id.ensure_id(place)  # a note of a store without an id would not count once it has one
         roles.save_role(place, roles.StoreRole(roles.MASTER, "", epoch, found.end, acknowledged))
         return found.end
 
 
 def follow(root: Path, settings: Settings, source: str, greeting: ha.MasterGreeting) -> Joined:
     """Cuts what the master does not have, after it was copied to quarantine, and notes the role.
-
-    Raises NoCommonEpoch, StoreDamaged, BadRequest where the log begins after the common point.
-    """
+    Raises NoCommonEpoch, StoreDamaged, BadRequest where the log begins after the common point."""
     with stopped_store(root) as place:
-        found = examine(place, settings)
+        found = recovery.examine(place, settings)
         joined = Joined(found.end)
         if found.end > found.min_offset:
             point = same_up_to(place, found.end, greeting)
@@ -406,7 +370,7 @@ def follow(root: Path, settings: Settings, source: str, greeting: ha.MasterGreet
         roles.save_master_epochs(
             place, ha.epochs_below(roles.load_master_epochs(place), joined.end)
         )
-        ensure_id(place)
+        store_id.ensure_id(place)
         role = roles.load_role(place)
         acknowledged = 0 if role is None else min(role.acknowledged, joined.end)
         roles.save_role(place, roles.StoreRole(roles.REPLICA, source, 0, joined.end, acknowledged))

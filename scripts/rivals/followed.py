@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from keelog.bench.node_process import ANY_DISK, Node
-from keelog.replication.replica.questions import ask_facts
+from keelog.replication.replica.master_link import ask_facts
 from node.runtime.settings import snake_case
 from node.supervisor.bind import free_ports
 from protocol.addresses import VIP_DISTANCE

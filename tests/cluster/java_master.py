@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-from keelog.replication.replica.questions import MasterFacts, ask_facts
+from keelog.replication.replica.master_link import MasterFacts, ask_facts
 from scripts.rivals.rocketmq import (
     Addresses,
     Program,

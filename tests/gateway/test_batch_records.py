@@ -68,7 +68,7 @@ def batches(properties: st.SearchStrategy[bytes]) -> st.SearchStrategy[list[Item
 def sends_with(crc: bool) -> Sends:
     link = SimpleNamespace(body_bytes_max=BODY_MAX, crc=crc)
     delays = DelayRules(18, 1000, "b")
-    made = Sends(*cast(Any, (link, None, None, "c", delays, Settings())))
+    made = Sends(*cast(Any, (link, None, None, "c", delays, Settings(), None)))
     made._keys = cast(Any, SimpleNamespace(next=lambda: "OURS"))
     return made
 
@@ -152,13 +152,13 @@ def test_a_large_batch_goes_to_the_writer_in_parts_that_hold_all_of_it(way: str)
 def test_a_batch_of_which_one_part_is_not_flushed_in_time_is_said_to_be_so() -> None:
     replies: list[Reply] = []
     request = cast(Any, SimpleNamespace(answer=replies.append))
-    sent = sends._SentBatch(request, 3, 5)
+    done = sends._batch_done(request, 3, 5)
     place = {"flushed": True, "store_timestamp": 1, "store_host": "127.0.0.1:7851"}
     for number, status in enumerate(("PUT_OK", "FLUSH_DISK_TIMEOUT", "PUT_OK")):
         answer = {**place, "status": status, "physical_offset": 100 * number}
         answer["queues"] = [["t", 5, 2 * number, 2]]
         assert replies == []
-        sent.done(BatchReceipt("t", [40, 60], ["A", "B"], answer))
+        done(BatchReceipt("t", [40, 60], ["A", "B"], answer))
     (reply,) = replies
     assert reply.code == ResponseCode.FLUSH_DISK_TIMEOUT
     assert [int(one[-16:], 16) for one in reply.ext["msgId"].split(",")] == [

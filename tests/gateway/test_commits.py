@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from keelog.client.operations import Operation
-from keelog.gateway import commits
-from keelog.gateway.commits import Commits
+from keelog.gateway import offsets as commits
+from keelog.gateway.offsets import Commits
 from protocol.errors import MqError, NodeBusy, UnknownTopic
 
 Sent = list[tuple[str, str, dict[int, int]]]

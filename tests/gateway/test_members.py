@@ -22,6 +22,7 @@ from protocol.remoting.bodies import (
     SubscriptionData,
 )
 from protocol.remoting.codes import RequestCode
+from protocol.remoting.header_fields import request_fields
 from protocol.remoting.headers import RemotingHeader
 from protocol.remoting.java_json import read_body, write_body
 
@@ -74,7 +75,8 @@ def beat(
 
 def ids(members: Members) -> list[str]:
     code = RequestCode.GET_CONSUMER_LIST_BY_GROUP
-    reply = members.members_of(request(Peer(), code=code, consumerGroup="g"))
+    asked = request(Peer(), code=code, consumerGroup="g")
+    reply = members.members_of(asked, request_fields(asked.header))
     return (
         list(read_body(ConsumerIdList, bytes(reply.body)).consumer_id_list)
         if not reply.code
@@ -133,7 +135,7 @@ def test_a_subscription_is_the_groups_and_an_older_one_does_not_replace_it() -> 
     members, one, two = Members(), Peer(), Peer()
     beat(members, one, "new", 0.0, 5)
     beat(members, two, "old", 0.0, 4)
-    group = members.find("g")
+    group = members.groups.get("g")
     assert group is not None
     assert group.subscriptions["t"].sub_string == "new"
     one.rings()
@@ -149,7 +151,8 @@ def test_a_member_that_leaves_is_gone_at_once() -> None:
     beat(members, one, "c1")
     fields = {"clientID": "c1", "consumerGroup": "g", "producerGroup": "p"}
     code: Any = RequestCode.UNREGISTER_CLIENT
-    assert members.unregister(request(one, code=code, **fields)) == Reply()
+    asked = request(one, code=code, **fields)
+    assert members.unregister(asked, request_fields(asked.header)) == Reply()
     assert not members.groups
     assert not members.producers
 

@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from keelog.gateway.admin.handlers import Handle
-from keelog.gateway.service import as_slave
+from keelog.gateway.handlers import Handle, as_slave
 from node.runtime.run_files import FOLLOWING, read_follow_state
 from node.runtime.settings import Settings
 from protocol.record.codec import Record, decode

@@ -87,7 +87,7 @@ class Waiting:
     @asynccontextmanager
     async def delivering(self, queue: NoMore | None = None) -> AsyncIterator[asyncio.Future[None]]:
         queue, link = queue or NoMore(), cast(WriterLink, None)
-        deliverer = TimerDeliverer(self.root, link, Settings(), queue, now=lambda: self.at)
+        deliverer = TimerDeliverer(self.root, link, Settings(), queue, _now=lambda: self.at)
         running = asyncio.ensure_future(deliverer.run())
         async with asyncio.timeout(20.0):
             while not queue.pulls:

@@ -1,5 +1,6 @@
 """What status, metrics and the alert show of consumer groups, and of the gateway itself."""
 
+import inspect
 import re
 import urllib.request
 from collections.abc import Iterator
@@ -13,7 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from keelog.cli.main import run
 from keelog.client.groups import GroupInfo, GroupMemberInfo, GroupQueue
 from keelog.gateway.connection import EndReason
-from keelog.gateway.stats import GatewayStats
+from keelog.gateway.handlers import Handlers
+from keelog.gateway.service import GatewayStats
 from keelog.gateway.tasks.loop import summed_up
 from node.runtime.state_page import run_dir
 from node.runtime.stats import read_stats
@@ -25,8 +27,6 @@ from protocol.remoting.codes import RequestCode, ResponseCode
 from protocol.remoting.java_json import write_body
 from tests.support.node import RunningNode, wait_until
 from tests.support.remoting import REMOTING, RemotingPeer, pull_fields, remoting_place
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +170,7 @@ def test_what_a_member_has_is_never_more_than_the_lag() -> None:
 
 
 def test_every_request_that_the_gateway_serves_has_a_count_of_its_own(tmp_path: Path) -> None:
-    source = (ROOT / "keelog" / "gateway" / "service.py").read_text()
+    source = inspect.getsource(Handlers.of_clients)
     served = {RequestCode[name] for name in re.findall(r"\bcode\.([A-Z_0-9]+):", source)}
     assert served
     # Those of tools share one count, but that by which clients make topics.

@@ -1,57 +1,66 @@
 """Groups as tools look at them (201, 208, 300, 317, 343, 345, 352), remove them (207), and let them
-go on elsewhere (222, 314).
+go on elsewhere (222, 314). Clients as tools list them (203, of producers 204 and 328), or ask them
+something (223, 307, 309).
 
 Reports say how far groups have come (208, 317), and who reads what (300, 343, 345), as RocketMQ's
-AdminBrokerProcessor replies.
+AdminBrokerProcessor replies. Requests of tools to a client go to it over its own connection.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
 from keelog.client import groups as client_groups
 from keelog.client.core import ClientCore
 from keelog.client.event_loop import run
-from keelog.gateway.admin.figures import BrokerCounts
-from keelog.gateway.commits import Commits, GroupOffsets, OfTopics
-from keelog.gateway.connection import Reply, Request, json_reply, system_error
-from keelog.gateway.groups import Groups
-from keelog.gateway.members import Members
-from keelog.gateway.offsets import QueueFacts
+from keelog.gateway import groups, members, to_clients, topics
+from keelog.gateway.admin.broker_info import BrokerCounts
+from keelog.gateway.connection import RemotingConnection, Reply, Request, json_reply, system_error
+from keelog.gateway.offsets import Commits, OfTopics, QueueFacts
 from keelog.gateway.places import GroupQueuePlace, WaitingResets
-from keelog.gateway.topics import Topics
+from node.runtime.process import now_ms
 from node.store.config.topics_file import Topic
-from protocol.errors import NotAllowed
-from protocol.remoting import bodies, header_fields
-from protocol.remoting.codes import ResponseCode
-from protocol.remoting.java_json import write_body
+from protocol import errors
+from protocol.ids import parse_offset_message_id
+from protocol.record.codec import Record
+from protocol.remoting import bodies
+from protocol.remoting import header_fields as hf
+from protocol.remoting.codes import RequestCode, ResponseCode
+from protocol.remoting.java_json import read_body
 
+CLIENTS_SHOWN_MAX = 50_000
+"""Producers of one reply to 328; further ones are left out."""
+STATUS_S_MAX = 5.0
+"""How long each client may take for 221 (Broker2Client#getConsumeStatus)."""
 QUEUES_SHOWN_MAX = 50_000
 """Queues of all groups in one reply, which has up to 16 MiB: about 200 bytes each."""
 
 
 @dataclass(slots=True, eq=False)
 class GroupHandlers:
-    """One for each gateway, in the thread of its loop."""
+    """One for each gateway, in the thread of its loop. `_look_up` returns the record at a log
+    offset."""
 
     _core: ClientCore
-    _topics: Topics
-    _groups: Groups
-    _members: Members
+    _topics: topics.Topics
+    _groups: groups.Groups
+    _members: members.Members
     _commits: Commits
     _resets: WaitingResets
     _facts: QueueFacts
-    _offsets: GroupOffsets
     _counts: BrokerCounts
+    _asked: to_clients.ClientRequests
+    _look_up: Callable[[int], Record]
 
     # Reports
 
-    async def stats(self, request: Request) -> Reply:
+    async def stats(self, _: Request, wanted: hf.ConsumeStatsHeader) -> Reply:
         """208: how far a group has come in the queues of its topics."""
-        wanted: header_fields.ConsumeStatsHeader = header_fields.request_fields(request.header)
         group = wanted.consumer_group
-        known = await self._offsets.of(group)
+        known = await self._commits.of(group)
         topics: Iterable[str] = filter(None, wanted.topic_list.split(";"))
         if not wanted.topic_list:
             topics = self._still_read(group, [wanted.topic] if wanted.topic.strip() else known)
@@ -67,25 +76,23 @@ class GroupHandlers:
                 tps += self._counts.get_tps(name, group)
         return json_reply(bodies.ConsumeStats(table, tps))
 
-    async def stats_of_all(self, request: Request) -> Reply:
+    async def stats_of_all(self, request: Request, wanted: hf.AllConsumeStatsHeader) -> Reply:
         """317: how far all groups have come, in a list for each topic. The loop has others to
         serve: after each group they have their turn."""
-        is_order = header_fields.request_fields(request.header).is_order
-        known = await self._offsets.all()
+        known = await self._commits.of_all()
         rows: list[Mapping[str, tuple[bodies.ConsumeStats, ...]]] = []
         count = lag = in_flight = 0
         for group in self._groups.names():
             self._facts.look()
             stats = []
-            for one in self._stats_of(group, known.get(group, {}), is_order):
+            for one in self._stats_of(group, known.get(group, {}), wanted.is_order):
                 stats.append(one)
                 count += len(one.offset_table)
                 _check_room(count)
-                lag += sum(w.broker_offset - w.consumer_offset for w in one.offset_table.values())
-                # A broker fills no pullOffset here, so that the sum is below zero.
-                in_flight += sum(
-                    w.pull_offset - w.consumer_offset for w in one.offset_table.values()
-                )
+                for row in one.offset_table.values():
+                    lag += row.broker_offset - row.consumer_offset
+                    # A broker fills no pullOffset here, so that the sum is below zero.
+                    in_flight += row.pull_offset - row.consumer_offset
             rows.append({group: tuple(stats)})
             await asyncio.sleep(0)
         address = self._topics.name.address or request.connection.address
@@ -104,7 +111,7 @@ class GroupHandlers:
 
     def _still_read(self, group: str, topics: Iterable[str]) -> list[str]:
         """Of a group with members only the topics that these subscribe."""
-        here = self._members.find(group)
+        here = self._members.groups.get(group)
         if here is None or not here.subscriptions:
             return list(topics)
         return [topic for topic in topics if topic in here.subscriptions]
@@ -112,7 +119,7 @@ class GroupHandlers:
     def _queues(
         self, topic: Topic, count: int, group: str, places: Mapping[int, int], *, with_pulls: bool
     ) -> Iterable[tuple[bodies.MessageQueue, bodies.OffsetWrapper]]:
-        here = self._members.find(group) if with_pulls else None
+        here = self._members.groups.get(group) if with_pulls else None
         pulled = {} if here is None else here.pulled.get(topic.name, {})
         for queue_id in range(count):
             end = self._facts.bounds(topic.name, queue_id).max
@@ -123,55 +130,49 @@ class GroupHandlers:
             seen = max(place, pull) if with_pulls else 0
             yield queue, bodies.OffsetWrapper(end, place, seen, max(0, last))
 
-    async def readers_of(self, request: Request) -> Reply:
+    async def readers_of(self, _: Request, wanted: hf.TopicHeader) -> Reply:
         """300: the groups that subscribe a topic, or have offsets of it."""
-        topic = header_fields.request_fields(request.header).topic
-        known = await self._offsets.all()
+        topic, known = wanted.topic, await self._commits.of_all()
         groups = {name for name, of in known.items() if topic in of}
         groups |= {name for name, of in self._members.groups.items() if topic in of.subscriptions}
         return json_reply({"groupList": sorted(groups)})
 
-    async def topics_of(self, request: Request) -> Reply:
+    async def topics_of(self, request: Request, wanted: hf.GroupHeader) -> Reply:
         """343: the topics of which a group has offsets."""
-        wanted: header_fields.GroupHeader = header_fields.request_fields(request.header)
-        topics = tuple(sorted(await self._offsets.of(wanted.group)))
+        topics = tuple(sorted(await self._commits.of(wanted.group)))
         address = self._topics.name.address or request.connection.address
         return json_reply(bodies.TopicList(topics, address))
 
-    def subscription(self, request: Request) -> Reply:
+    def subscription(self, _: Request, wanted: hf.GroupHeader) -> Reply:
         """345: what a group subscribes of a topic."""
-        wanted: header_fields.GroupHeader = header_fields.request_fields(request.header)
-        group = self._members.find(wanted.group)
+        group = self._members.groups.get(wanted.group)
         found = None if group is None else group.subscriptions.get(wanted.topic)
         return json_reply({"group": wanted.group, "subscriptionData": found, "topic": wanted.topic})
 
     # Settings and places
 
-    def config(self, request: Request) -> Reply:
+    def config(self, _: Request, wanted: hf.GroupHeader) -> Reply:
         """352: the settings of one group."""
-        found = self._groups.entry(header_fields.request_fields(request.header).group)
+        found = self._groups.entry(wanted.group)
         if found is None:
             code = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
             return Reply(code, remark="No group in this broker")
         return json_reply(found)
 
-    def configs(self, request: Request) -> Reply:
+    def configs(self, _: Request, wanted: hf.PagedGroupsHeader) -> Reply:
         """201: the settings of all groups, or of a page of them."""
-        wanted: header_fields.PagedGroupsHeader = header_fields.request_fields(request.header)
         names = self._groups.names()
         first = max(0, wanted.group_seq)
         page = names[first : first + max(0, wanted.max_group_num)]
-        body: dict[str, Any] = {
+        body = {
             "dataVersion": self._groups.version,
             "forbiddenTable": {},
             "subscriptionGroupTable": {name: self._groups.entry(name) for name in page},
         }
-        ext = {"totalGroupNum": str(len(names))}
-        return Reply(ext=ext, body=write_body(body, standard=True))
+        return json_reply(body, {"totalGroupNum": str(len(names))})
 
-    async def delete(self, request: Request) -> Reply:
+    async def delete(self, _: Request, wanted: hf.DeleteGroupHeader) -> Reply:
         """207: removes a group's settings, and if asked for its offsets."""
-        wanted: header_fields.DeleteGroupHeader = header_fields.request_fields(request.header)
         self._groups.remove(wanted.group_name)
         self._resets.forget_group(wanted.group_name)
         if wanted.clean_offset:
@@ -179,9 +180,8 @@ class GroupHandlers:
             await run(self._core, client_groups.delete_group(wanted.group_name, deadline))
         return Reply()
 
-    async def reset(self, request: Request) -> Reply:
+    async def reset(self, _: Request, wanted: hf.ResetOffsetHeader) -> Reply:
         """222: of one queue or all, to an offset or a time. Members need not be there."""
-        wanted: header_fields.ResetOffsetHeader = header_fields.request_fields(request.header)
         topic = self._topics.find(wanted.topic)
         if topic is None:
             text = f"Topic {wanted.topic} does not exist"
@@ -202,11 +202,10 @@ class GroupHandlers:
             queues = range(topic.read_queues) if wanted.queue_id < 0 else (wanted.queue_id,)
             for queue_id in queues:
                 if wanted.timestamp < 0:
-                    places[queue_id] = self._facts.bounds(wanted.topic, queue_id).max
+                    offset = self._facts.bounds(wanted.topic, queue_id).max
                 else:
-                    places[queue_id] = self._facts.offset_at(
-                        wanted.topic, queue_id, wanted.timestamp
-                    )
+                    offset = self._facts.offset_at(wanted.topic, queue_id, wanted.timestamp)
+                places[queue_id] = offset
         if not places:
             return system_error("No queues to reset.")
         for queue_id, offset in places.items():
@@ -223,11 +222,10 @@ class GroupHandlers:
         commit = self._commits.commit
         await asyncio.gather(*(commit(topic, group, n, offset) for n, offset in places.items()))
 
-    async def clone(self, request: Request) -> Reply:
+    async def clone(self, _: Request, wanted: hf.CloneOffsetHeader) -> Reply:
         """314: a group gets the offsets of another, of one topic or of all that it reads."""
-        wanted: header_fields.CloneOffsetHeader = header_fields.request_fields(request.header)
-        known = await self._offsets.of(wanted.src_group)
-        here = self._members.find(wanted.src_group)
+        known = await self._commits.of(wanted.src_group)
+        here = self._members.groups.get(wanted.src_group)
         for name in [wanted.topic] if wanted.topic.strip() else sorted(known):
             if self._topics.find(name) is None:
                 continue
@@ -237,7 +235,121 @@ class GroupHandlers:
             await self._commit(name, wanted.dest_group, known.get(name, {}))
         return Reply()
 
+    # Clients. Their replies go back as they are: a stack of threads can be megabytes.
+
+    def connected(self, _: Request, wanted: hf.ConsumerGroupHeader) -> Reply:
+        """203: the members of a group and what it subscribes; 206 where nobody is."""
+        name = wanted.consumer_group
+        group = self._members.groups.get(name)
+        if group is None:
+            text = f"the consumer group[{name}] not online"
+            return Reply(ResponseCode.CONSUMER_NOT_ONLINE, remark=text)
+        body = {
+            "connectionSet": _shown(group.members),
+            "consumeFromWhere": group.consume_from_where,
+            "consumeType": group.consume_type,
+            "messageModel": group.message_model,
+            "subscriptionTable": group.subscriptions,
+        }
+        return json_reply(body)
+
+    def of_producers(self, _: Request, wanted: hf.ProducerGroupHeader) -> Reply:
+        """204: the producers of a group."""
+        producers = self._members.producers.get(wanted.producer_group)
+        if producers is None:
+            return system_error(f"the producer group[{wanted.producer_group}] not exist")
+        return json_reply({"connectionSet": _shown(producers)})
+
+    def all_producers(self, _: Request) -> Reply:
+        """328: the producers of all groups."""
+        table, left, wall = {}, CLIENTS_SHOWN_MAX, now_ms() - int(monotonic() * 1000)
+        for name, producers in sorted(self._members.producers.items()):
+            rows = [
+                {
+                    "clientId": one.client_id,
+                    "language": one.language,
+                    "lastUpdateTimestamp": wall + int(one.beat_at * 1000),
+                    "remoteIP": f"/{connection.peer}",
+                    "version": one.version,
+                }
+                for connection, one in list(producers.items())[:left]
+            ]
+            table[name] = rows
+            left -= len(rows)
+        return json_reply({"data": table})
+
+    async def running_info(self, request: Request, wanted: hf.RunningInfoHeader) -> Reply:
+        """307: what a client does."""
+        code = RequestCode.GET_CONSUMER_RUNNING_INFO
+        return await self._call(wanted.consumer_group, wanted.client_id, code, request.header.ext)
+
+    async def consume(self, request: Request, wanted: hf.ConsumeDirectlyHeader) -> Reply:
+        """309: a client gets a message outside of the order, and reports what became of it. Raises
+        BadRequest for what is no message id, NotFound."""
+        record = self._look_up(parse_offset_message_id(wanted.msg_id)[1])
+        added = {"brokerName": self._topics.name.broker, "topicSysFlag": "0", "groupSysFlag": "0"}
+        ext = {**request.header.ext, **added}
+        code = RequestCode.CONSUME_MESSAGE_DIRECTLY
+        return await self._call(wanted.consumer_group, wanted.client_id, code, ext, record.raw)
+
+    async def _call(
+        self, group: str, client: str, code: RequestCode, ext: Mapping[str, str], body: bytes = b""
+    ) -> Reply:
+        """As AdminBrokerProcessor#callConsumer."""
+        found = self._members.groups.get(group)
+        here = {} if found is None else found.members
+        connection = next((at for at, one in here.items() if one.client_id == client), None)
+        if connection is None:
+            return system_error(f"The Consumer <{group}> <{client}> not online")
+        try:
+            return await self._asked.ask(connection, code, ext, body)
+        except TimeoutError:
+            text = f"consumer <{group}> <{client}> Timeout"
+            return Reply(ResponseCode.CONSUME_MSG_TIMEOUT, remark=text)
+        except ConnectionResetError as error:
+            return system_error(f"invoke consumer <{group}> <{client}> Exception: {error}")
+
+    async def client_offsets(self, _: Request, wanted: hf.ConsumerStatusHeader) -> Reply:
+        """223: the offsets that clients of a group have in memory, of all or of one."""
+        group = self._members.groups.get(wanted.group)
+        if group is None:
+            raise errors.NotFound(f"No Any Consumer online in the consumer group: [{wanted.group}]")
+        ext = {"topic": wanted.topic, "group": wanted.group}
+        table = {}
+        wants_all = not wanted.client_addr.strip()
+        asked = {
+            connection: member
+            for connection, member in group.members.items()
+            if wants_all or wanted.client_addr == member.client_id
+        }
+        replies = await asyncio.gather(*(self._status_of(one, ext) for one in asked))
+        for member, found in zip(asked.values(), replies, strict=True):
+            if found is not None and not found.code and found.body:
+                body = read_body(bodies.GetConsumerStatusBody, found.body)
+                table[member.client_id] = body.message_queue_table
+        return json_reply(bodies.GetConsumerStatusBody(consumer_table=table))
+
+    async def _status_of(
+        self, connection: RemotingConnection, ext: Mapping[str, str]
+    ) -> Reply | None:
+        code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
+        with suppress(TimeoutError, ConnectionResetError, errors.MqError):
+            return await self._asked.ask(connection, code, ext, b"", STATUS_S_MAX)
+        return None
+
+
+def _shown(of: Mapping[RemotingConnection, members.GroupMember]) -> list[dict[str, Any]]:
+    return [
+        {
+            "clientAddr": str(connection.peer),
+            "clientId": one.client_id,
+            "language": one.language,
+            "version": one.version,
+        }
+        for connection, one in of.items()
+    ]
+
 
 def _check_room(queues: int) -> None:
     if queues > QUEUES_SHOWN_MAX:
-        raise NotAllowed(f"more than {QUEUES_SHOWN_MAX} queues: ask for one group and topic")
+        raise errors.NotAllowed(f"more than {QUEUES_SHOWN_MAX} queues: ask for one group and topic")

@@ -1,6 +1,6 @@
-"""Topics as tools make, change and remove them (17, 18, 215, 216), or report on them.
+"""Topics as tools make, change and remove them (17, 18, 215), or report on them; name servers.
 
-216 is as a name server does it. The checks and their texts are those of RocketMQ's
+The checks and their texts are those of RocketMQ's
 AdminBrokerProcessor and AttributeUtil. Reports are on the queues of topics (202, 321), and on how
 old messages are (303), as AdminBrokerProcessor replies.
 """
@@ -8,40 +8,31 @@ old messages are (303), as AdminBrokerProcessor replies.
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from keelog.client import operations
 from keelog.client.core import ClientCore
 from keelog.client.event_loop import run
-from keelog.gateway.admin.figures import BrokerCounts
-from keelog.gateway.commits import GroupOffsets
+from keelog.gateway import members, topics
+from keelog.gateway.admin.broker_info import BrokerCounts
 from keelog.gateway.connection import Reply, Request, json_reply, system_error
-from keelog.gateway.members import Members
-from keelog.gateway.offsets import QueueFacts
+from keelog.gateway.offsets import Commits, QueueFacts
 from keelog.gateway.places import WaitingResets
 from keelog.gateway.settings import SELF_TEST_TOPIC, TBW102
-from keelog.gateway.topics import Topics
 from node.reader.answers import NO_TIME, look_again
 from node.runtime.process import now_ms
 from node.store.config import topics_file
-from protocol.errors import BadRequest, IllegalMessage, UnknownTopic
-from protocol.names import NOT_FOR_CLIENTS, SYSTEM_PREFIX, TRACE_TOPIC, check_topic
-from protocol.remoting.bodies import (
-    MessageQueue,
-    TopicConfig,
-    TopicConfigs,
-    TopicOffset,
-    TopicStatsTable,
-)
+from node.store.config.config_table import ConfigTable
+from protocol import errors, names
+from protocol.remoting import bodies
+from protocol.remoting import header_fields as hf
 from protocol.remoting.codes import BadCommand
-from protocol.remoting.header_fields import (
-    CreateTopicHeader,
-    QueryQueueHeader,
-    TopicOfGroupHeader,
-    request_fields,
-)
 from protocol.remoting.java_json import read_body
 
+KEYS_KEPT_MAX = 10_000
+"""Values of all namespaces of a name server together."""
+VALUE_CHARS_MAX = 4_096
 TOPICS_AT_ONCE_MAX = 1_000
 """Of one request to make several."""
 _MESSAGE_TYPES = ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "LITE")
@@ -60,9 +51,9 @@ _FIXED = frozenset((topics_file.QUEUE_TYPE, topics_file.CLEANUP))
 
 SYSTEM_TOPICS = frozenset(
     {
-        *(TBW102, SELF_TEST_TOPIC, TRACE_TOPIC, "CHECKPOINT_TOPIC", "BenchmarkTest"),
+        *(TBW102, SELF_TEST_TOPIC, names.TRACE_TOPIC, "CHECKPOINT_TOPIC", "BenchmarkTest"),
         *("RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC"),
-        *NOT_FOR_CLIENTS,
+        *names.NOT_FOR_CLIENTS,
     }
 )
 """Those of every broker, whether they exist or not."""
@@ -75,49 +66,42 @@ class TopicHandlers:
     """One for each gateway, in the thread of its loop. The writer makes and removes topics."""
 
     _core: ClientCore
-    _topics: Topics
-    _members: Members
+    _topics: topics.Topics
+    _members: members.Members
     _resets: WaitingResets
     _facts: QueueFacts
-    _offsets: GroupOffsets
+    _commits: Commits
     _counts: BrokerCounts
 
     # Changes
 
-    async def create(self, request: Request) -> Reply:
+    async def create(self, _: Request, wanted: hf.CreateTopicHeader) -> Reply:
         """17: makes a topic, or changes it."""
-        wanted: CreateTopicHeader = request_fields(request.header)
-        await self._put(
-            TopicConfig(
-                wanted.topic,
-                wanted.read_queue_nums,
-                wanted.write_queue_nums,
-                wanted.perm,
-                wanted.topic_filter_type,
-                wanted.topic_sys_flag,
-                wanted.order,
-                _parsed_attributes(wanted.attributes or ""),
-            )
-        )
+        attributes = _parsed_attributes(wanted.attributes or "")
+        await self._put(wanted.topic, wanted, attributes)
         return Reply()
 
     async def create_all(self, request: Request) -> Reply:
         """18: several topics, each as by 17; those before one that is refused are made."""
-        configs = read_body(TopicConfigs, request.body).topic_config_list
+        configs = read_body(bodies.TopicConfigs, request.body).topic_config_list
         if len(configs) > TOPICS_AT_ONCE_MAX:
             raise BadCommand(f"{len(configs)} topics", f"send {TOPICS_AT_ONCE_MAX} at a time")
         for config in configs:
             self._check_name(config.topic_name)
         for config in configs:
-            await self._put(config)
+            await self._put(config.topic_name, config, config.attributes)
         return Reply()
 
-    async def _put(self, wanted: TopicConfig) -> None:
-        name = wanted.topic_name
+    async def _put(
+        self,
+        name: str,
+        wanted: hf.CreateTopicHeader | bodies.TopicConfig,
+        changes: Mapping[str, str],
+    ) -> None:
         self._check_name(name)
-        if wanted.attributes.get(f"+{topics_file.MESSAGE_TYPE}") == MIXED:
-            raise BadRequest("MIXED message type is not supported.")
-        attributes = _changed_attributes(self._topics.find(name), wanted.attributes)
+        if changes.get(f"+{topics_file.MESSAGE_TYPE}") == MIXED:
+            raise errors.BadRequest("MIXED message type is not supported.")
+        attributes = _changed_attributes(self._topics.find(name), changes)
         hours = int(attributes.pop(topics_file.RESERVE_TIME, 0))
         fields = {
             "topic": name,
@@ -135,49 +119,49 @@ class TopicHandlers:
     def _check_name(self, name: str) -> None:
         """Raises BadRequest, as TopicValidator."""
         if not name.strip():
-            raise BadRequest("The specified topic is blank.")
+            raise errors.BadRequest("The specified topic is blank.")
         try:
-            check_topic(name)
-        except IllegalMessage as error:
-            raise BadRequest(f"The specified topic: {name[:300]}, {error.reason}") from None
+            names.check_topic(name)
+        except errors.IllegalMessage as error:
+            text = f"The specified topic: {name[:300]}, {error.reason}"
+            raise errors.BadRequest(text) from None
         if is_system_topic(name, self._topics):
-            raise BadRequest(f"The topic[{name}] is conflict with system topic.")
+            raise errors.BadRequest(f"The topic[{name}] is conflict with system topic.")
 
-    async def delete(self, request: Request) -> Reply:
+    async def delete(self, _: Request, wanted: hf.TopicHeader) -> Reply:
         """215: removes a topic with its messages and all offsets of it."""
-        name = request_fields(request.header).topic
+        name = wanted.topic
         self._check_name(name)
-        with suppress(UnknownTopic):  # a broker takes what is not there as removed
+        with suppress(errors.UnknownTopic):  # a broker takes what is not there as removed
             await run(self._core, operations.delete_topic(name, self._core.deadline(None)))
         self._resets.forget_topic(name)
         self._topics.look()
         return Reply()
 
-    def forget_route(self, _: Request) -> Reply:
+    def forget_route(self, _: Request, __: hf.TopicHeader) -> Reply:
         """216: of a name server. The route has gone with the topic."""
         self._topics.look()
         return Reply()
 
     # Reports
 
-    def stats(self, request: Request) -> Reply:
+    def stats(self, _: Request, wanted: hf.TopicHeader) -> Reply:
         """202: the bounds of all queues of a topic, and when each got its last message."""
-        topic = self._topics.need(request_fields(request.header).topic)
+        topic = self._topics.need(wanted.topic)
         self._facts.look()
         table = {}
         for queue_id in range(max(topic.read_queues, topic.write_queues)):
             low, high = self._facts.bounds(topic.name, queue_id)
             last = self._facts.time_at(topic.name, queue_id, high - 1) if high else 0
-            queue = MessageQueue(topic.name, self._topics.name.broker, queue_id)
-            table[queue] = TopicOffset(low, high, max(0, last))
-        return json_reply(TopicStatsTable(table, self._counts.put_tps(topic.name)))
+            queue = bodies.MessageQueue(topic.name, self._topics.name.broker, queue_id)
+            table[queue] = bodies.TopicOffset(low, high, max(0, last))
+        return json_reply(bodies.TopicStatsTable(table, self._counts.put_tps(topic.name)))
 
-    async def time_span(self, request: Request) -> Reply:
+    async def time_span(self, _: Request, wanted: hf.TopicOfGroupHeader) -> Reply:
         """303: for each queue the times of its first and last message, and of the last that a
         group has consumed."""
-        wanted: TopicOfGroupHeader = request_fields(request.header)
         topic = self._topics.need(wanted.topic)
-        committed = (await self._offsets.of(wanted.group)).get(topic.name, {})
+        committed = (await self._commits.of(wanted.group)).get(topic.name, {})
         self._facts.look()
         spans = [
             self._span(topic.name, queue_id, committed.get(queue_id, -1))
@@ -198,13 +182,12 @@ class TopicHandlers:
             "consumeTimeStamp": consumed,
             "delayTime": delay,
             "maxTimeStamp": facts.time_at(topic, queue_id, high - 1),
-            "messageQueue": MessageQueue(topic, self._topics.name.broker, queue_id),
+            "messageQueue": bodies.MessageQueue(topic, self._topics.name.broker, queue_id),
             "minTimeStamp": first,
         }
 
-    def units(self, request: Request) -> Reply:
+    def units(self, _: Request, wanted: hf.QueryQueueHeader) -> Reply:
         """321: units of a queue as they are in its files."""
-        wanted: QueryQueueHeader = request_fields(request.header)
         self._facts.look()
         store = self._facts.desk.store
         queue = look_again(store, lambda: store.queue(wanted.topic, wanted.queue_id))
@@ -212,7 +195,7 @@ class TopicHandlers:
             return system_error(f"{wanted.queue_id}@{wanted.topic} is not exist!")
         subscription, filter_data = None, None
         if wanted.consumer_group is not None:
-            group = self._members.find(wanted.consumer_group)
+            group = self._members.groups.get(wanted.consumer_group)
             subscription = None if group is None else group.subscriptions.get(wanted.topic)
             offline = f"{wanted.consumer_group}@{wanted.topic} is not online!"
             filter_data = offline if subscription is None else "null"
@@ -232,21 +215,108 @@ class TopicHandlers:
             for one in units
             if one is not None
         ]
-        return json_reply(
-            {
-                "filterData": filter_data,
-                "maxQueueIndex": high,
-                "minQueueIndex": low,
-                "queueData": rows,
-                "subscriptionData": subscription,
-            }
-        )
+        body = {
+            "filterData": filter_data,
+            "maxQueueIndex": high,
+            "minQueueIndex": low,
+            "queueData": rows,
+            "subscriptionData": subscription,
+        }
+        return json_reply(body)
 
 
-def is_system_topic(name: str, topics: Topics) -> bool:
+class NameServerHandlers:
+    """Of a name server, where the node is its own: 100 to 102, 205, 219, 224, 304, 311 to 313, 327.
+
+    Values of names are kept in `config/kvConfig.json`, the file of a name server (KVConfigManager),
+    which the gateway owns. As there, unless `orderMessageEnable` is set, nothing heeds the order of
+    topics in them.
+    """
+
+    def __init__(self, root: Path, known: topics.Topics) -> None:
+        self._topics = known
+        self.file = ConfigTable(root / names.KV_CONFIG_FILE, "configTable", now_ms)
+
+    def _table(self) -> Mapping[str, bodies.TopicConfig]:
+        return self._topics.announced().topic_config_table
+
+    def put(self, _: Request, wanted: hf.KvHeader) -> Reply:
+        """100: gives a name a value. Raises NotAllowed."""
+        self.file.check_readable()
+        known = self.file.entries.get(wanted.namespace, {})
+        count = sum(map(len, self.file.entries.values()))
+        if count >= KEYS_KEPT_MAX and wanted.key not in known:
+            raise errors.NotAllowed(f"{KEYS_KEPT_MAX} names have values already")
+        if max(map(len, wanted)) > VALUE_CHARS_MAX:
+            raise errors.NotAllowed(f"more than {VALUE_CHARS_MAX} characters")
+        self.file.entries[wanted.namespace] = {**known, wanted.key: wanted.value}
+        self.file.touch()
+        return Reply()
+
+    def get(self, _: Request, wanted: hf.KvHeader) -> Reply:
+        """101: the value of a name."""
+        found = self.file.entries.get(wanted.namespace, {}).get(wanted.key)
+        if found is None:
+            raise errors.NotFound(
+                f"No config item, Namespace: {wanted.namespace} Key: {wanted.key}"
+            )
+        return Reply(ext={"value": str(found)})
+
+    def delete(self, _: Request, wanted: hf.KvHeader) -> Reply:
+        """102: takes a name's value away."""
+        self.file.check_readable()
+        known = dict(self.file.entries.get(wanted.namespace, {}))
+        if known.pop(wanted.key, None) is not None:
+            self.file.entries[wanted.namespace] = known
+            self.file.touch()
+        return Reply()
+
+    def values(self, _: Request, wanted: hf.NamespaceHeader) -> Reply:
+        """219: all names of a namespace."""
+        found = self.file.entries.get(wanted.namespace)
+        if found is None:
+            raise errors.NotFound(f"No config item, Namespace: {wanted.namespace}")
+        return json_reply(bodies.KVTable({name: str(value) for name, value in found.items()}))
+
+    def set_wiped(self, is_wiped: bool, _: Request, wanted: hf.BrokerNameHeader) -> Reply:
+        """205: routes say that nothing can be sent, until 327 or a restart of the gateway. Returns
+        how many topics that concerns: none of another broker."""
+        count = 0
+        if wanted.broker_name == self._topics.name.broker:
+            self._topics.is_wiped = is_wiped
+            count = len(self._table())
+        return Reply(ext={"wipeTopicCount" if is_wiped else "addTopicCount": str(count)})
+
+    def topics_of_cluster(self, _: Request, wanted: hf.ClusterHeader) -> Reply:
+        """224: the topics of a cluster, which is this node."""
+        is_ours = wanted.cluster == self._topics.name.cluster
+        names = tuple(self._table()) if is_ours else ()
+        return json_reply(bodies.TopicList(names))
+
+    def system_topics(self, request: Request) -> Reply:
+        """304: the cluster and the broker, which have topics of their names."""
+        address = self._topics.name.address or request.connection.address
+        names = (self._topics.name.cluster, self._topics.name.broker)
+        return json_reply(bodies.TopicList(names, address))
+
+    def flagged(self, has: int, lacks: int, _: Request) -> Reply:
+        """311 to 313: the topics of which the flags have a bit, and lack another."""
+        flags = {n: t.topic_sys_flag for n, t in self._table().items()}
+        names = (name for name, flag in flags.items() if flag & has and not flag & lacks)
+        return json_reply(bodies.TopicList(tuple(names)))
+
+    def own_system_topics(self, _: Request) -> Reply:
+        """305: of a broker: the topics that clients may not make, also those that nobody has made:
+        tools show what is not among them as a topic of users."""
+        known = self._table()
+        names = SYSTEM_TOPICS.union(name for name in known if is_system_topic(name, self._topics))
+        return json_reply(bodies.TopicList(tuple(sorted(names))))
+
+
+def is_system_topic(name: str, of: topics.Topics) -> bool:
     """Whether clients may not make or remove a topic (TopicValidator#isSystemTopic)."""
-    names = (topics.name.cluster, topics.name.broker, topics.name.reply_topic)
-    return name in SYSTEM_TOPICS or name in names or name.startswith(SYSTEM_PREFIX)
+    own = (of.name.cluster, of.name.broker, of.name.reply_topic)
+    return name in SYSTEM_TOPICS or name in own or name.startswith(names.SYSTEM_PREFIX)
 
 
 def _parsed_attributes(changes: str) -> dict[str, str]:

@@ -17,7 +17,7 @@ from protocol.record.encode import pack_fields
 from protocol.record.patch import PlainRow, StoreStamp, patch_plain
 from protocol.record.waiting import RealPlace, joined_properties
 
-HALF_QUEUE = 0
+HALF_PLACE = RealPlace(HALF_TOPIC, 0)
 """Every half message goes there."""
 PRODUCER_GROUP, TRANSACTION_ID = "PGROUP", "__transactionId__"
 CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
@@ -53,10 +53,8 @@ def asks_for_transaction(properties: str) -> bool:
 
 
 def half_properties(properties: bytes, place: RealPlace) -> bytes:
-    """The properties of a half message that goes to `place` when it is committed.
-
-    Raises PropertiesTooLarge where they could not grow any more.
-    """
+    """The properties of a half message that goes to `place` when it is committed. Raises
+    PropertiesTooLarge where they could not grow any more."""
     found = props.decode_raw_properties(properties)
     if key := found.get(props.UNIQUE_KEY.encode()):
         found[TRANSACTION_ID.encode()] = key
@@ -103,11 +101,8 @@ def asked_again(record: Record, crc: bool) -> bytes:
 
 
 def immune_again(record: Record, crc: bool) -> bytes:
-    """The half message to store again because nobody may ask yet.
-
-    A broker counts that as a question, and so gives up a message that is immune for long without
-    ever asking.
-    """
+    """The half message to store again because nobody may ask yet. A broker counts that as a
+    question, and so gives up a message that is immune for long without ever asking."""
     found = {**_raw(record), props.WAIT.encode(): b"false"}
     found.setdefault(FIRST_OFFSET.encode(), b"%d" % record.head.queue_offset)
     return _again(record, found, crc)

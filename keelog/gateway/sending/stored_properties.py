@@ -113,6 +113,20 @@ class DelayRules(NamedTuple):
     timer_ms_max: int
     broker: str
 
+    def delayed(
+        self, properties: bytes, place: waiting.RealPlace, at_ms: int
+    ) -> tuple[bytes, waiting.RealPlace, waiting.Timed | None]:
+        """Where a message for `place` waits, its properties there, and the time of a timer message.
+        One that asks for no delay goes to its place at once. Raises IllegalMessage and its kinds.
+        """
+        if level := delay_level_of(properties, self.level_max):
+            properties = waiting.scheduled(properties, place, level)
+            return properties, waiting.schedule_place(level), None
+        later = waiting.timed(properties, place, at_ms, self.timer_ms_max)
+        if later is None:
+            return properties, place, None
+        return later.properties, waiting.TIMER_PLACE, later
+
     def recall_handle(self, later: waiting.Timed, place: waiting.RealPlace) -> str:
         """Returns the handle of a timer message for `place`; empty for one of a retry topic
         (SendMessageProcessor#attachRecallHandle)."""
@@ -125,10 +139,8 @@ class DelayRules(NamedTuple):
 
 
 def delay_level_of(properties: bytes, level_max: int) -> int:
-    """The delay level that properties ask for, `level_max` at most; 0 for none.
-
-    Raises IllegalMessage for one that is not a number.
-    """
+    """The delay level that properties ask for, `level_max` at most; 0 for none. Raises
+    IllegalMessage for one that is not a number."""
     if _DELAY_START not in properties:
         return 0
     text = props.decode_raw_properties(properties).get(props.DELAY.encode(), b"0")
@@ -195,9 +207,7 @@ def handed_back(
     record: Record, place: waiting.RealPlace, level: int, level_max: int, crc: bool
 ) -> tuple[waiting.RealPlace, bytes]:
     """The record of a message that its consumers get again after a delay, and where it is stored.
-
-    `level` 0: none, it goes to `place` at once.
-    """
+    `level` 0: none, it goes to `place` at once."""
     properties = dict(record.properties)
     properties.pop(props.CRC32, None)
     properties.setdefault(props.RETRY_TOPIC, record.topic)

@@ -11,20 +11,13 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from keelog.client.core import ClientCore
 from keelog.client.event_loop import AsyncioChannel
 from keelog.client.results import Receipt
-from keelog.client.send.record_batch import (
-    BatchReceipt,
-    ColumnBatch,
-    EncodedColumns,
-    EncodedMessage,
-    EntryBatch,
-    RecordBatch,
-    Results,
-)
+from keelog.client.send import record_batch
+from keelog.client.send.record_batch import BatchReceipt, EncodedColumns, EncodedMessage
 from keelog.client.send.sender import SEND_BYTES_MAX, SEND_RECORDS_MAX, UNDER_WAY_MAX
 from keelog.gateway.connection import Gathering
 from node.runtime.settings import Settings
@@ -60,13 +53,9 @@ class FutureSlot:
 BatchDone = Callable[[BatchReceipt | MqError], None]
 
 
-class _Kind(NamedTuple):
-    """Records of one kind can share a request. `is_inner`: they are for the system's topics.
-    `once`: the node stores each unique key once."""
-
-    wait: str | None
-    is_inner: bool
-    once: bool
+_Kind = tuple[str | None, bool, bool]
+"""Records of one kind share a request: how long they wait, whether they are for the system's
+topics, and whether the node stores each unique key once."""
 
 
 class WriterLink:
@@ -131,7 +120,7 @@ class WriterLink:
     ) -> None:
         """Takes a record, which goes at the end of the turn. `key` is its unique key."""
         entry = EncodedMessage(record, *place, None, key, done)
-        self._waiting.setdefault(_Kind(wait, is_inner, once), deque()).append(entry)
+        self._waiting.setdefault((wait, is_inner, once), deque()).append(entry)
         self.waiting_bytes += len(record)
         if not self._is_due:
             self._is_due = True
@@ -156,7 +145,7 @@ class WriterLink:
             entries = _next_request(waiting)
             if not waiting:
                 del self._waiting[kind]
-            self._send(kind, entries)
+            self._send(entries, *kind)
         self._is_due = bool(self._waiting)
 
     def _in_loop(self, take: Callable[..., None], *found: Any) -> None:
@@ -179,19 +168,21 @@ class WriterLink:
         self._batch_bytes_under_way += size
         deadline = monotonic() + TIMEOUT_S
         taken = partial(self._in_loop, take)
-        self._carry(ColumnBatch(None, deadline, columns, taken, once=once))
+        self._carry(record_batch.ColumnBatch(None, deadline, columns, taken, once=once))
 
-    def _carry(self, batch: RecordBatch) -> None:
+    def _carry(self, batch: record_batch.RecordBatch) -> None:
         self.on_request()
         sender = self._core.sender
         if not sender.carry(batch, self._link.carry):
             sender.send(batch)
 
-    def _send(self, kind: _Kind, entries: list[EncodedMessage]) -> None:
+    def _send(
+        self, entries: list[EncodedMessage], wait: str | None, is_inner: bool, once: bool
+    ) -> None:
         left = len(entries)
         is_lone = left == 1 and self._under_way == 1 and not self._batch_bytes_under_way
 
-        def take(some: Sequence[EncodedMessage], results: Results) -> None:
+        def take(some: Sequence[EncodedMessage], results: record_batch.Results) -> None:
             nonlocal left
             left -= len(some)
             for row, entry in enumerate(some):
@@ -205,11 +196,10 @@ class WriterLink:
                     self.selector.look_once()
 
         deadline = monotonic() + TIMEOUT_S
-        right = self.own_right() if kind.is_inner else None
+        right = self.own_right() if is_inner else None
         deliver = partial(self._in_loop, take)
-        self._carry(
-            EntryBatch(kind.wait, deadline, deliver, True, entries, right=right, once=kind.once)
-        )
+        lasting = wait, deadline, deliver, True
+        self._carry(record_batch.EntryBatch(*lasting, entries, right=right, once=once))
         awake = self.selector is not None and self.selector.is_awake
         if is_lone and awake and not self._waiting and not self._taking:
             self._link.look_awake()

@@ -13,15 +13,13 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
-from typing import NamedTuple
 
-from keelog.client.core import ClientCore
 from keelog.gateway.sending.stored_properties import is_committed, own_properties, real_place_of
 from keelog.gateway.sending.writer_link import WriterLink
-from keelog.gateway.system_queue import WaitingQueue
-from keelog.gateway.tasks.delivery import RETRY_S, Delivery, deliver_all
+from keelog.gateway.system_queue import RETRY_S, Delivery, WaitingQueue, deliver_all
 from node.runtime.event_log import Seldom, fields
 from node.runtime.stored_times import Arrivals, ClockSet, Moment, moment
 from node.store.config.config_table import ConfigTable
@@ -29,7 +27,6 @@ from protocol.errors import MqError
 from protocol.names import DELAY_OFFSETS_FILE
 from protocol.record.codec import Record
 from protocol.record.properties import decode_raw_properties
-from protocol.record.waiting import schedule_place
 
 log = logging.getLogger("keelog.tasks")
 
@@ -39,41 +36,24 @@ ERROR_S = 10.0
 """Between two lines of the log about one trouble."""
 
 
-class _Waiting(NamedTuple):
-    """A message, and when it is due, in ms of the steady clock."""
-
-    record: Record
-    due_ms: int
-
-
+@dataclass(eq=False)
 class DelayQueue:
-    """The queue of one level, from 1 on. `wait_s` is how long a reader holds a pull of it, and
-    `now` returns this moment.
+    """The queue of one level, from 1 on. `_now` returns this moment. A delay is counted by the
+    steady clock from when its message came, as `Arrivals` knows it: a wall clock that is set, or
+    was ahead when the message was stored, makes it neither shorter nor longer."""
 
-    A delay is counted by the steady clock from when its message came, as `Arrivals` knows it: a
-    wall clock that is set, or was ahead when the message was stored, makes it neither shorter nor
-    longer.
-    """
+    _level: int
+    _delay_ms: int
+    _queue: WaitingQueue
+    _link: WriterLink
+    _offsets: "DelayOffsets"
+    _sets: Sequence[ClockSet] = ()
+    _now: Callable[[], Moment] = moment
+    _said: Seldom = field(default_factory=lambda: Seldom(ERROR_S))
+    delivered: int = 0
 
-    def __init__(
-        self,
-        level: int,
-        delay_ms: int,
-        wait_s: float,
-        core: ClientCore,
-        link: WriterLink,
-        offsets: "DelayOffsets",
-        sets: Sequence[ClockSet] = (),
-        now: Callable[[], Moment] = moment,
-    ) -> None:
-        self._level, self._delay_ms = level, delay_ms
-        self._queue = WaitingQueue(core, schedule_place(level), wait_s)
-        self._link = link
-        self._offsets = offsets
-        self._now = now
-        self._arrivals = Arrivals(delay_ms, now(), sets)
-        self.delivered = 0
-        self._said = Seldom(ERROR_S)
+    def __post_init__(self) -> None:
+        self._arrivals = Arrivals(self._delay_ms, self._now(), self._sets)
 
     async def run(self) -> None:
         """Delivers until it is cancelled."""
@@ -81,21 +61,22 @@ class DelayQueue:
             try:
                 waiting = await self._pull()
                 while waiting:
-                    await self._sleep_until(waiting[0].due_ms)
+                    await self._sleep_until(waiting[0][1])
                     await self._deliver(self._due(waiting))
             except MqError as error:
                 self._warn(error)
                 await asyncio.sleep(RETRY_S)
 
-    async def _pull(self) -> deque[_Waiting]:
-        """The next messages, none after a while without one. Raises what a reader refuses."""
+    async def _pull(self) -> deque[tuple[Record, int]]:
+        """The next messages, each with the time when it is due, in ms of the steady clock; none
+        after a while without one. Raises what a reader refuses."""
         offset = self._offsets.get(self._level)
         found = await self._queue.pull(offset)
         if not found.records and found.next_offset != offset:
             self._offsets.note(self._level, found.next_offset)
         now = self._now()
         self._arrivals.look(max(found.max_offset, found.next_offset), now)
-        return deque(_Waiting(record, self._due_ms(record, now)) for record in found.records)
+        return deque((record, self._due_ms(record, now)) for record in found.records)
 
     def _due_ms(self, record: Record, now: Moment) -> int:
         head = record.head
@@ -109,11 +90,11 @@ class DelayQueue:
             if left_s > LOOK_S_MAX:
                 self._arrivals.look(await self._queue.end(), self._now())
 
-    def _due(self, waiting: deque[_Waiting]) -> list[Record]:
+    def _due(self, waiting: deque[tuple[Record, int]]) -> list[Record]:
         found: list[Record] = []
         steady_ms = self._now().steady_ms
-        while waiting and waiting[0].due_ms <= steady_ms:
-            found.append(waiting.popleft().record)
+        while waiting and waiting[0][1] <= steady_ms:
+            found.append(waiting.popleft()[0])
         return found
 
     async def _deliver(self, records: list[Record]) -> None:

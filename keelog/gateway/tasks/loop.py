@@ -9,8 +9,8 @@ consumer groups it looks at now and then, for status and metrics. Run it as
 import asyncio
 import heapq
 import logging
-import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -23,19 +23,11 @@ from keelog.gateway.sending.writer_link import WriterLink
 from keelog.gateway.system_queue import WAIT_S_MAX, WaitingQueue
 from keelog.gateway.tasks.delay_level import DelayOffsets, DelayQueue
 from keelog.gateway.tasks.timers import TimerDeliverer
-from node.runtime import disk, process, state_page
+from node.runtime import disk, process, state_page, store_paths, stored_times
 from node.runtime.event_log import fields
 from node.runtime.settings import Settings
-from node.runtime.store_paths import check_held
-from node.runtime.stored_times import clock_sets, moment
+from node.store import run_files
 from node.store.config.consumer_offsets import read_group_offsets
-from node.store.run_files import (
-    GROUP_ROWS_MAX,
-    ends_to_heed,
-    note_lowered,
-    read_members,
-    write_group_lags,
-)
 from protocol.addresses import DEFAULT_NODE
 from protocol.errors import MqError
 from protocol.record.waiting import TIMER_PLACE, schedule_place
@@ -69,7 +61,7 @@ class Tasks:
         self._pages = state_page.StatePages(child.root, 0)
         self._root = child.root
         self._offsets = DelayOffsets(child.root, process.now_ms)
-        ends = ends_to_heed(child.root)
+        ends = run_files.ends_to_heed(child.root)
         if ends is not None:
             self._offsets.lower(lambda level: ends.end_of(*schedule_place(level)))
         self._lowered = 0
@@ -77,11 +69,12 @@ class Tasks:
         self._link = WriterLink(core, state_page.run_dir(child.root), settings, Gathering())
         self._lags = GroupLags(child.root, core)
         wait_s = min(WAIT_S_MAX, settings.long_polling_ms_max / 1000)
-        sets = clock_sets(child.root, moment())
-        self._levels = [
-            DelayQueue(number, delay_ms, wait_s, core, self._link, self._offsets, sets)
-            for number, delay_ms in enumerate(settings.delay_levels_ms, 1)
-        ]
+        sets = stored_times.clock_sets(child.root, stored_times.moment())
+        self._levels: list[DelayQueue] = []
+        for number, delay_ms in enumerate(settings.delay_levels_ms, 1):
+            queue = WaitingQueue(core, schedule_place(number), wait_s)
+            level = DelayQueue(number, delay_ms, queue, self._link, self._offsets, sets)
+            self._levels.append(level)
         queue = WaitingQueue(core, TIMER_PLACE, wait_s)
         self._timers = TimerDeliverer(child.root, self._link, settings, queue, ends, sets)
 
@@ -90,8 +83,7 @@ class Tasks:
         ended = asyncio.Event()
         asyncio.get_running_loop().add_reader(stop.fd, ended.set)
         working = [asyncio.ensure_future(level.run()) for level in self._levels]
-        working.append(asyncio.ensure_future(self._lags.run()))
-        working.append(asyncio.ensure_future(self._timers.run()))
+        working += [asyncio.ensure_future(one) for one in (self._lags.run(), self._timers.run())]
         beating = asyncio.ensure_future(self._beat())
         stopping = asyncio.ensure_future(ended.wait())
         self._page.publish(state=state_page.RUNNING)
@@ -110,20 +102,19 @@ class Tasks:
 
     def _note_epoch(self) -> None:
         """Whatever the writer recovers while this process runs, no progress is above it."""
-        log_page = self._pages.log
-        epoch = 0 if log_page is None else self._pages.epoch()
+        epoch = 0 if self._pages.log is None else self._pages.epoch()
         if epoch not in (0, self._lowered) and self._timers.is_lowered:
             with disk.if_room():
-                note_lowered(self._root, epoch)
+                run_files.note_lowered(self._root, epoch)
                 self._lowered = epoch
 
     async def _beat(self) -> None:
         while True:
-            check_held()
+            store_paths.check_held()
             self._page.beat(process.now_ms())
             self._note_epoch()
-            self._offsets.turn(time.monotonic())
-            process.met_damage.turn(time.monotonic())
+            self._offsets.turn(monotonic())
+            process.met_damage.turn(monotonic())
             await asyncio.sleep(BEAT_S)
 
 
@@ -155,12 +146,12 @@ def _serve(child: process.ChildProcess, settings: Settings, stop: process.StopFl
         asyncio.run(serve())
 
 
+@dataclass(slots=True, eq=False)
 class GroupLags:
     """Writes `keelog/run/groups` in the loop of the tasks."""
 
-    def __init__(self, root: Path, core: ClientCore) -> None:
-        self._root = root
-        self._core = core
+    _root: Path
+    _core: ClientCore
 
     async def run(self) -> None:
         """Looks until it is cancelled."""
@@ -174,12 +165,13 @@ class GroupLags:
 
     async def _look(self, deadline: float) -> None:
         committed = await asyncio.to_thread(read_group_offsets, self._root)
-        here = await asyncio.to_thread(read_members, self._root)
+        here = await asyncio.to_thread(run_files.read_members, self._root)
         names = sorted({*committed, *here}, key=lambda name: (name not in here, name))
         looked = names[:GROUPS_LOOKED_MAX]
         found = await run(self._core, described(looked, committed, here, deadline))
         with disk.if_room():
-            await asyncio.to_thread(write_group_lags, self._root, summed_up(found, len(names)))
+            said = summed_up(found, len(names))
+            await asyncio.to_thread(run_files.write_group_lags, self._root, said)
 
 
 def summed_up(found: Iterable[GroupInfo], groups: int) -> dict[str, Any]:
@@ -187,7 +179,7 @@ def summed_up(found: Iterable[GroupInfo], groups: int) -> dict[str, Any]:
     infos = list(found)
     rows = [row for info in infos for row in _lag_rows(info)]
     shown = heapq.nsmallest(
-        GROUP_ROWS_MAX, rows, key=lambda row: (-row["lag"], row["group"], row["topic"])
+        run_files.GROUP_ROWS_MAX, rows, key=lambda row: (-row["lag"], row["group"], row["topic"])
     )
     sums = {name: sum(row[name] for row in rows) for name in ("lag", "in_flight")}
     others = {name: total - sum(row[name] for row in shown) for name, total in sums.items()}

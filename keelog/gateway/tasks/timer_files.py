@@ -22,30 +22,9 @@ from numpy.typing import NDArray
 from node.runtime import disk
 from node.runtime.event_log import fields
 from node.runtime.store_paths import read_bounded
-from protocol.derived.file_layouts import (
-    NO_TIMER_UNIT,
-    TIMER_BLANK_MAGIC,
-    TIMER_CHECK_FILE_BYTES,
-    TIMER_DELETE,
-    TIMER_LOG_FILE_BYTES,
-    TIMER_ROLL,
-    TIMER_UNIT,
-    TIMER_UNIT_BYTES,
-    TIMER_UNIT_HEAD,
-    WHEEL_BYTES,
-    WHEEL_SLOT,
-    WHEEL_SLOT_BYTES,
-    WHEEL_SLOTS,
-    TimerCheck,
-    timer_units_of_file,
-)
-from protocol.names import (
-    TIMER_CHECK_FILE,
-    TIMER_LOG_DIR,
-    TIMER_WHEEL_FILE,
-    offset_file_name,
-    parse_offset_file_name,
-)
+from protocol import names
+from protocol.derived import file_layouts as layouts
+from protocol.derived.file_layouts import TIMER_DELETE, TIMER_ROLL, TIMER_UNIT_BYTES, TimerCheck
 from protocol.record.waiting import PRECISION_MS
 from protocol.remoting.java_json import INT32_MAX
 
@@ -110,7 +89,7 @@ class TimerFiles:
         root: Path,
         is_stored: Callable[[int], int | None],
         now_ms: Callable[[], int],
-        file_bytes: int = TIMER_LOG_FILE_BYTES,
+        file_bytes: int = layouts.TIMER_LOG_FILE_BYTES,
         message_at: Callable[[int], TimerMessage | None] = lambda _: None,
         queue_end: int | None = None,
         set_since: Callable[[int], int] = lambda _: 0,
@@ -124,12 +103,10 @@ class TimerFiles:
         Raises OSError.
         """
         self._now_ms = now_ms
-        self._check_path = root / TIMER_CHECK_FILE
+        self._check_path = root / names.TIMER_CHECK_FILE
         disk.make_durable_dir(self._check_path.parent)
-        self._check = self._saved = _read_check(self._check_path)
-        if queue_end is not None and self._check.queue_offset > queue_end:
-            self._lower(queue_end)
-        self.log = TimerLog(root / TIMER_LOG_DIR, file_bytes)
+        self._check = self._saved = _read_check(self._check_path, queue_end)
+        self.log = TimerLog(root / names.TIMER_LOG_DIR, file_bytes)
         self.known_below = 0
         """Messages of the queue below this offset are delivered if their second is passed."""
         if self.log.end < self._check.flushed:
@@ -139,11 +116,8 @@ class TimerFiles:
             self._check = self._check._replace(queue_offset=0)
         self.queue_offset = self._resumed(is_stored)
         """The next message of the timer queue that gets a unit."""
-        self._wheel = disk.open_file(root / TIMER_WHEEL_FILE, create=True, own=True)
-        disk.set_length(self._wheel, 0)
-        disk.set_length(self._wheel, WHEEL_BYTES)
-        self._map = mmap.mmap(self._wheel, WHEEL_BYTES, prot=mmap.PROT_READ)
-        self._slots: NDArray[Any] = np.frombuffer(self._map, WHEEL_SLOT)
+        path, slots = root / names.TIMER_WHEEL_FILE, layouts.WHEEL_SLOTS
+        self._wheel = _MappedFile(path, layouts.WHEEL_BYTES, layouts.WHEEL_SLOT, slots, anew=True)
         self.delivered_ms = self._check.delivered_ms
         self.delivered_end = min(self.log.end, self._check.flushed)
         """Of the units below this position, all that were due by `delivered_ms` are delivered."""
@@ -163,16 +137,8 @@ class TimerFiles:
         if self.log.end < self._check.flushed and not self.known_below:
             self._save_now()
 
-    def _lower(self, queue_end: int) -> None:
-        """The next messages get the offsets of lost ones, and must not be passed over."""
-        before = self._check.queue_offset
-        extra = fields(file=self._check_path, before=before, now=queue_end)
-        log.warning("what is delivered lies beyond its queue, and is lowered", extra=extra)
-        self._check = self._saved = self._check._replace(queue_offset=queue_end)
-        disk.write_atomically(self._check_path, self._check.file())
-
-    def _save_now(self) -> None:
-        check = self.check_now()
+    def _save_now(self, delivered_ms: int = 0, now_ms: int | None = None) -> None:
+        check = self.check_now(delivered_ms, now_ms)
         if check is not None:
             self.save(check)
 
@@ -195,10 +161,8 @@ class TimerFiles:
         self, now_ms: int, set_by_ms: int, message_at: Callable[[int], TimerMessage | None]
     ) -> None:
         """Makes the units anew: the clock was set, or was ahead, when the check point was saved.
-
         Its `read_second` cannot say any more what is delivered, so that this has no unit from now
-        on. Delays take their time: they end by the clock as it is now.
-        """
+        on. Delays take their time: they end by the clock as it is now."""
         waiting = self._moved(self._undelivered(), now_ms, set_by_ms, message_at)
         # A crash from here on finds too few units, and takes them from the queue again.
         self.save(self._check._replace(flushed=self.log.end + TIMER_UNIT_BYTES))
@@ -249,15 +213,16 @@ class TimerFiles:
         return moved
 
     def _rebuild_wheel(self) -> None:
-        slots = np.zeros(WHEEL_SLOTS, WHEEL_SLOT)
+        slots = np.zeros(layouts.WHEEL_SLOTS, layouts.WHEEL_SLOT)
         for positions, units in self.log.files():
             seconds = (units["written_ms"] + units["delay_ms"]) // PRECISION_MS
             waiting = np.flatnonzero(seconds >= self.read_second)
             self._enter(slots, seconds[waiting], positions[waiting], units["magic"][waiting])
         used = np.flatnonzero(slots["second"])
-        for first, count in _runs(used):
-            data = slots[first : first + count].tobytes()
-            disk.write_all(self._wheel, data, first * WHEEL_SLOT_BYTES)
+        for run in np.split(used, np.flatnonzero(np.diff(used) != 1) + 1) if len(used) else ():
+            first = int(run[0])
+            data = slots[first : first + len(run)].tobytes()
+            disk.write_all(self._wheel.descriptor, data, first * layouts.WHEEL_SLOT_BYTES)
         self._waiting = int(slots["count"].sum())
 
     @staticmethod
@@ -272,7 +237,7 @@ class TimerFiles:
             return
         begins = np.flatnonzero(np.r_[True, seconds[1:] != seconds[:-1]])
         ends = np.r_[begins[1:], len(seconds)]
-        places = seconds[begins] % WHEEL_SLOTS
+        places = seconds[begins] % layouts.WHEEL_SLOTS
         is_new = slots["second"][places] != seconds[begins]
         slots["first"][places] = np.where(is_new, positions[begins], slots["first"][places])
         before = np.where(is_new, 0, slots["count"][places])
@@ -291,17 +256,13 @@ class TimerFiles:
         """The position of the last unit of a second; NO_UNIT without one."""
         return self._slot(second)[1]
 
-    def count_of(self, second: int) -> int:
-        """The messages of a second, without those that are taken back."""
-        return self._slot(second)[2]
-
     def next_second(self, first: int, end: int) -> int | None:
         """The first second of [first, end) that has a unit."""
-        end = min(end, first + WHEEL_SLOTS)
+        end = min(end, first + layouts.WHEEL_SLOTS)
         while first < end:
-            place = first % WHEEL_SLOTS
-            count = min(end - first, WHEEL_SLOTS - place)
-            seconds = self._slots["second"][place : place + count]
+            place = first % layouts.WHEEL_SLOTS
+            count = min(end - first, layouts.WHEEL_SLOTS - place)
+            seconds = self._wheel.rows["second"][place : place + count]
             found = np.flatnonzero(seconds == first + np.arange(count))
             if len(found):
                 return first + int(found[0])
@@ -311,18 +272,16 @@ class TimerFiles:
     def within(self, unit: WaitingUnit) -> WaitingUnit:
         """In a second that the wheel has. Late ones wait in the first one, so that what takes
         it back does too; what is too far away, as overdue messages have its slot, waits on."""
-        last = self.read_second + WHEEL_SLOTS - 1
+        last = self.read_second + layouts.WHEEL_SLOTS - 1
         if unit.second > last:
             return unit.in_second(last)._replace(magic=unit.magic | TIMER_ROLL)
         return unit.in_second(max(unit.second, self.read_second))
 
     def add(self, waiting: list[WaitingUnit], queue_offset: int) -> Positions:
-        """Gives messages their units; all of the queue before `queue_offset` has one then.
-
-        Returns their positions. Raises OSError.
-        """
+        """Gives messages their units; all of the queue before `queue_offset` has one then. Returns
+        their positions. Raises OSError."""
         positions = self.log.positions(len(waiting))
-        units: Units = np.zeros(len(waiting), TIMER_UNIT)
+        units: Units = np.zeros(len(waiting), layouts.TIMER_UNIT)
         changed: dict[int, list[int]] = {}
         previous: list[int] = []
         for unit, position in zip(waiting, positions.tolist(), strict=True):
@@ -331,7 +290,7 @@ class TimerFiles:
             if slot is None:
                 slot = changed[second] = self._slot(second)
             previous.append(slot[1])
-            if slot[0] == NO_TIMER_UNIT:
+            if slot[0] == layouts.NO_TIMER_UNIT:
                 slot[0] = position
             slot[1] = position
             slot[2] += -1 if unit.magic & TIMER_DELETE else 1
@@ -349,22 +308,23 @@ class TimerFiles:
         return positions
 
     def _slot(self, second: int) -> list[int]:
-        """First and last unit, and their number."""
-        slot = self._slots[second % WHEEL_SLOTS]
+        """First and last unit, and the number of messages, without those that are taken back."""
+        slot = self._wheel.rows[second % layouts.WHEEL_SLOTS]
         if int(slot["second"]) != second:
-            return [NO_TIMER_UNIT, NO_TIMER_UNIT, 0]
+            return [layouts.NO_TIMER_UNIT, layouts.NO_TIMER_UNIT, 0]
         return [int(slot["first"]), int(slot["last"]), int(slot["count"])]
 
     def _put_slot(self, second: int, first: int, last: int, count: int) -> None:
-        self._waiting += count - self.count_of(second)
-        slot = np.array([(second, first, last, count, 0)], WHEEL_SLOT)
-        disk.write_all(self._wheel, slot.tobytes(), second % WHEEL_SLOTS * WHEEL_SLOT_BYTES)
+        self._waiting += count - self._slot(second)[2]
+        slot = np.array([(second, first, last, count, 0)], layouts.WHEEL_SLOT)
+        place = second % layouts.WHEEL_SLOTS * layouts.WHEEL_SLOT_BYTES
+        disk.write_all(self._wheel.descriptor, slot.tobytes(), place)
 
     def pass_to(self, second: int) -> None:
         """All that is due before this second is delivered."""
         at: int | None = self.read_second
         while at is not None and (at := self.next_second(at, second)) is not None:
-            self._waiting -= self.count_of(at)
+            self._waiting -= self._slot(at)[2]
             at += 1
         self.read_second = max(self.read_second, second)
 
@@ -372,10 +332,8 @@ class TimerFiles:
 
     def check_now(self, delivered_ms: int = 0, now_ms: int | None = None) -> TimerCheck | None:
         """The check point as of now; None where the saved one says the same, or more.
-
-        `delivered_ms`: all units that were due by then are delivered. `now_ms`: what the clock
-        said then.
-        """
+        `delivered_ms`: all units that were due by then are delivered. `now_ms`: what the clock said
+        then."""
         if self.queue_offset < self.known_below:
             return None
         check = self._check._replace(
@@ -391,25 +349,18 @@ class TimerFiles:
         return self._check
 
     def save(self, check: TimerCheck) -> None:
-        """Syncs the files, then saves a check point that was taken before. For any thread.
-
-        Raises OSError.
-        """
+        """Syncs the files, then saves a check point that was taken before. For any thread. Raises
+        OSError."""
         self.log.sync()
-        disk.sync(self._wheel)
+        disk.sync(self._wheel.descriptor)
         disk.write_atomically(self._check_path, check.file())
         self._saved = check
 
     def close(self, delivered_ms: int = 0, now_ms: int | None = None) -> None:
         """As `check_now`, saves that, and closes the files. Raises OSError."""
-        check = self.check_now(delivered_ms, now_ms)
-        if check is not None:
-            self.save(check)
+        self._save_now(delivered_ms, now_ms)
         self.log.close()
-        self._slots = np.empty(0, WHEEL_SLOT)
-        with suppress(BufferError):
-            self._map.close()
-        os.close(self._wheel)
+        self._wheel.close()
 
 
 def effective_due(units: Units, seconds: Any) -> NDArray[np.int64]:
@@ -424,49 +375,41 @@ def _waiting_of(unit: Any) -> WaitingUnit:
     slot_ms = written_ms + int(unit["delay_ms"])
     # A broker writes 0: its messages are due when their second ends.
     due_ms = int(unit["due_ms"]) or (slot_ms // PRECISION_MS + 1) * PRECISION_MS
-    return WaitingUnit(
-        slot_ms=slot_ms,
-        magic=int(unit["magic"]),
-        written_ms=written_ms,
-        physical_offset=int(unit["physical_offset"]),
-        record_bytes=int(unit["record_bytes"]),
-        topic_hash=int(unit["topic_hash"]),
-        due_ms=due_ms,
-    )
+    offset, size = int(unit["physical_offset"]), int(unit["record_bytes"])
+    magic, topic_hash = int(unit["magic"]), int(unit["topic_hash"])
+    return WaitingUnit(slot_ms, magic, written_ms, offset, size, topic_hash, due_ms)
 
 
-def _read_check(path: Path) -> TimerCheck:
-    try:
-        return TimerCheck.parse(read_bounded(path, TIMER_CHECK_FILE_BYTES))
-    except FileNotFoundError:
-        return TimerCheck()
-
-
-def _runs(rows: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Neighbours among sorted numbers, as first and count."""
-    if not len(rows):
-        return []
-    begins = np.flatnonzero(np.r_[True, np.diff(rows) != 1])
-    ends = np.r_[begins[1:], len(rows)]
-    firsts = rows[begins].tolist()
-    return list(zip(firsts, (ends - begins).tolist(), strict=True))
+def _read_check(path: Path, queue_end: int | None) -> TimerCheck:
+    """The saved check point, lowered to where the queue ended if that is known: the next messages
+    get the offsets of lost ones, and must not be passed over."""
+    check = TimerCheck()
+    with suppress(FileNotFoundError):
+        check = TimerCheck.parse(read_bounded(path, layouts.TIMER_CHECK_FILE_BYTES))
+    if queue_end is not None and check.queue_offset > queue_end:
+        extra = fields(file=path, before=check.queue_offset, now=queue_end)
+        log.warning("what is delivered lies beyond its queue, and is lowered", extra=extra)
+        check = check._replace(queue_offset=queue_end)
+        disk.write_atomically(path, check.file())
+    return check
 
 
 class TimerLog:
     """The files, for their one writing process. `file_bytes`: the length of each."""
 
-    def __init__(self, folder: Path, file_bytes: int = TIMER_LOG_FILE_BYTES) -> None:
+    def __init__(self, folder: Path, file_bytes: int = layouts.TIMER_LOG_FILE_BYTES) -> None:
         """Opens what is there, and cuts off the bytes after the last whole unit."""
         self._folder = folder
         self._file_bytes = file_bytes
-        self._per_file = timer_units_of_file(file_bytes)
-        self._files: dict[int, _TimerLogFile] = {}
+        self._per_file = layouts.timer_units_of_file(file_bytes)
+        self._files: dict[int, _MappedFile] = {}
         self._unsynced: set[int] = set()
         disk.make_durable_dir(folder)
         starts = sorted(
             start
             for path in folder.iterdir()
-            if (start := parse_offset_file_name(path.name)) is not None and start % file_bytes == 0
+            if (start := names.parse_offset_file_name(path.name)) is not None
+            and start % file_bytes == 0
         )
         for start in starts:
             self._open(start)
@@ -516,7 +459,7 @@ class TimerLog:
             self.end += len(part) * TIMER_UNIT_BYTES
             if len(part) == room:
                 left = start + self._file_bytes - self.end
-                blank = _BLANK.pack(left, 0, TIMER_BLANK_MAGIC)
+                blank = _BLANK.pack(left, 0, layouts.TIMER_BLANK_MAGIC)
                 disk.write_all(file.descriptor, blank, self.end - start)
                 self.end = start + self._file_bytes
 
@@ -524,14 +467,14 @@ class TimerLog:
         """The units of each file, and their positions."""
         for start, file in sorted(self._files.items()):
             count = min(self._per_file, max(0, self.end - start) // TIMER_UNIT_BYTES)
-            yield start + np.arange(count, dtype=np.int64) * TIMER_UNIT_BYTES, file.units[:count]
+            yield start + np.arange(count, dtype=np.int64) * TIMER_UNIT_BYTES, file.rows[:count]
 
     def unit_at(self, position: int) -> Any:
         """One unit; None where the log has none any more."""
         file = self._files.get(position // self._file_bytes * self._file_bytes)
         if file is None or position >= self.end:
             return None
-        return file.units[position % self._file_bytes // TIMER_UNIT_BYTES]
+        return file.rows[position % self._file_bytes // TIMER_UNIT_BYTES]
 
     def before(self, position: int) -> int:
         """The position of the unit before another one in the log."""
@@ -544,7 +487,7 @@ class TimerLog:
         """The positions of units of one slot, from `last` backwards, `count_max` at most; and that
         of the next one, NO_UNIT without one."""
         found: list[int] = []
-        file_bytes, files, head = self._file_bytes, self._files, TIMER_UNIT_HEAD.unpack_from
+        file_bytes, files, head = self._file_bytes, self._files, layouts.TIMER_UNIT_HEAD.unpack_from
         position = last
         while 0 <= position < self.end and len(found) < count_max:
             file = files.get(position // file_bytes * file_bytes)
@@ -560,21 +503,21 @@ class TimerLog:
         else:
             if 0 <= position < self.end:
                 return found, position
-        return found, NO_TIMER_UNIT
+        return found, layouts.NO_TIMER_UNIT
 
     def gather(self, positions: Positions) -> Units:
         """The units at these positions, which must be there."""
-        found = np.empty(len(positions), TIMER_UNIT)
+        found = np.empty(len(positions), layouts.TIMER_UNIT)
         starts = positions // self._file_bytes * self._file_bytes
         for start in np.unique(starts).tolist():
             rows = np.flatnonzero(starts == start)
-            found[rows] = self._files[start].units[(positions[rows] - start) // TIMER_UNIT_BYTES]
+            found[rows] = self._files[start].rows[(positions[rows] - start) // TIMER_UNIT_BYTES]
         return found
 
     def remove_before(self, log_offset: int) -> None:
         """Deletes files whose messages all stood below this log offset."""
         for start in sorted(self._files)[:-1]:
-            last = self._files[start].units[self._per_file - 1]
+            last = self._files[start].rows[self._per_file - 1]
             if int(last["physical_offset"]) >= log_offset:
                 break
             self._remove(start)
@@ -593,15 +536,16 @@ class TimerLog:
         self._files.clear()
 
     def _count_in(self, start: int) -> int:
-        units = self._files[start].units
+        units = self._files[start].rows
         magic = units["magic"]
         bad = (units["size"] != TIMER_UNIT_BYTES) | (magic < 0) | (magic >= _MAGICS)
         return int(bad.argmax()) if bad.any() else len(units)
 
-    def _open(self, start: int) -> "_TimerLogFile":
-        path = self._folder / offset_file_name(start)
+    def _open(self, start: int) -> "_MappedFile":
+        path = self._folder / names.offset_file_name(start)
         is_new = not path.exists()
-        file = self._files[start] = _TimerLogFile(path, self._file_bytes)
+        size, unit = self._file_bytes, layouts.TIMER_UNIT
+        file = self._files[start] = _MappedFile(path, size, unit, self._per_file)
         if is_new:
             disk.sync_dir(self._folder)
         return file
@@ -613,17 +557,22 @@ class TimerLog:
         disk.unlink(file.path, missing_ok=True)
 
 
-class _TimerLogFile:
-    def __init__(self, path: Path, file_bytes: int) -> None:
+class _MappedFile:
+    """A file of rows of one kind, written by its descriptor and read by its map. `anew`: without
+    what it had."""
+
+    def __init__(self, path: Path, size: int, kind: Any, count: int, anew: bool = False) -> None:
         self.path = path
         self.descriptor = disk.open_file(path, create=True, own=True)
-        if os.fstat(self.descriptor).st_size != file_bytes:
-            disk.set_length(self.descriptor, file_bytes)
-        self.map = mmap.mmap(self.descriptor, file_bytes, prot=mmap.PROT_READ)
-        self.units: Units = np.frombuffer(self.map, TIMER_UNIT, timer_units_of_file(file_bytes))
+        if anew:
+            disk.set_length(self.descriptor, 0)
+        if os.fstat(self.descriptor).st_size != size:
+            disk.set_length(self.descriptor, size)
+        self.map = mmap.mmap(self.descriptor, size, prot=mmap.PROT_READ)
+        self.rows: NDArray[Any] = np.frombuffer(self.map, kind, count)
 
     def close(self) -> None:
-        self.units = np.empty(0, TIMER_UNIT)
-        with suppress(BufferError):  # somebody still holds units: the system unmaps it later
+        self.rows = self.rows[:0].copy()
+        with suppress(BufferError):  # somebody still holds rows: the system unmaps it later
             self.map.close()
         os.close(self.descriptor)

@@ -7,14 +7,15 @@ Values in, values out; `gateway.tasks.timers` owns it.
 import asyncio
 import heapq
 import logging
+from itertools import starmap
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from keelog.gateway.sending.stored_properties import own_properties, real_place_of
+from keelog.gateway.system_queue import RETRY_S, Delivery
 from keelog.gateway.tasks import timer_files
-from keelog.gateway.tasks.delivery import RETRY_S, Delivery
 from node.runtime.event_log import fields
 from node.runtime.process import met_damage
 from node.runtime.settings import Settings
@@ -23,16 +24,10 @@ from protocol.derived.file_layouts import TIMER_DELETE, TIMER_ROLL
 from protocol.errors import MqError, NotFound, StoreDamaged
 from protocol.names import TIMER_TOPIC
 from protocol.record import properties as props
+from protocol.record import waiting
 from protocol.record.codec import Record
 from protocol.record.java_hash import java_hash
-from protocol.record.waiting import (
-    PRECISION_MS,
-    TIMER_PLACE,
-    RealPlace,
-    delay_of,
-    due_ms,
-    joined_properties,
-)
+from protocol.record.waiting import PRECISION_MS, TIMER_PLACE, RealPlace
 from protocol.remoting.java_json import INT32_MAX
 
 log = logging.getLogger("keelog.tasks")
@@ -41,17 +36,11 @@ NEVER_WAITED = 2**63 - 1
 """TIMER_ENQUEUE_MS of a message whose time had passed when it was read from the queue."""
 _DEFAULT = 1
 _CRC_ROOM = 32
-_OUT, _DELETE, _TOPIC, _ENQUEUE, _DEQUEUE, _ROLLS = (
-    name.encode()
-    for name in (
-        props.TIMER_OUT_MS,
-        props.TIMER_DELETE_KEY,
-        props.REAL_TOPIC,
-        props.TIMER_ENQUEUE_MS,
-        props.TIMER_DEQUEUE_MS,
-        props.TIMER_ROLL_TIMES,
-    )
+_OUT, _DELETE, _TOPIC = map(
+    str.encode, (props.TIMER_OUT_MS, props.TIMER_DELETE_KEY, props.REAL_TOPIC)
 )
+_ENQUEUE, _DEQUEUE = props.TIMER_ENQUEUE_MS.encode(), props.TIMER_DEQUEUE_MS.encode()
+_ROLLS = props.TIMER_ROLL_TIMES.encode()
 
 
 class TimerRecords:
@@ -135,47 +124,43 @@ class TimerRecords:
             record = self._store.log.record_at(offset)
         except (NotFound, StoreDamaged):
             return None
-        delay_ms = delay_of(props.decode_raw_properties(record.properties_raw))
-        return timer_files.TimerMessage(delay_ms, self.keys_of(record), self.taken_back_by(record))
+        delay_ms = waiting.delay_of(props.decode_raw_properties(record.properties_raw))
+        return timer_files.TimerMessage(delay_ms, keys_of(record), taken_back_by(record))
 
-    @staticmethod
-    def taken_back_by(record: Record) -> str:
-        """The key of the message that this one takes back."""
-        return record.properties.get(props.TIMER_DELETE_KEY, "")
 
-    @staticmethod
-    def is_moved(record: Record, unit: timer_files.WaitingUnit) -> bool:
-        """Whether a message waits in another second than those that take it back would name."""
-        out_ms = int(record.properties[props.TIMER_OUT_MS])
-        return (
-            not unit.magic & (TIMER_ROLL | TIMER_DELETE) and unit.second != out_ms // PRECISION_MS
-        )
+def taken_back_by(record: Record) -> str:
+    """The key of the message that this one takes back."""
+    return record.properties.get(props.TIMER_DELETE_KEY, "")
 
-    @staticmethod
-    def keys_of(record: Record) -> tuple[str, ...]:
-        """How other messages name this one to take it back: its key may come with the topic."""
-        key, topic = record.unique_key, record.properties.get(props.REAL_TOPIC, "")
-        return (key, f"{topic}+{key}") if key else ()
 
-    @staticmethod
-    def delivery(record: Record, written_ms: int, now_ms: int, is_rolled: bool) -> Delivery | None:
-        """The delivery of a message that is due; None for one that only takes another back.
+def is_moved(record: Record, unit: timer_files.WaitingUnit) -> bool:
+    """Whether a message waits in another second than those that take it back would name."""
+    out_ms = int(record.properties[props.TIMER_OUT_MS])
+    return not unit.magic & (TIMER_ROLL | TIMER_DELETE) and unit.second != out_ms // PRECISION_MS
 
-        `is_rolled`: it waits on (TimerMessageStore#convert).
-        """
-        raw = own_properties(record)
-        properties = props.decode_raw_properties(raw)
-        if _DELETE in properties and not is_rolled:
-            return None
-        place: RealPlace | None = TIMER_PLACE if is_rolled else real_place_of(properties)
-        properties[_ENQUEUE] = b"%d" % written_ms
-        if is_rolled:
-            before = properties.get(_ROLLS, b"0")
-            properties[_ROLLS] = b"%d" % (int(before) + 1 if before.isdigit() else 1)
-        properties[_DEQUEUE] = b"%d" % now_ms
-        longer = joined_properties(properties)
-        fits = len(longer) + _CRC_ROOM <= props.PROPERTIES_BYTES_MAX
-        return Delivery(record, place, longer if fits else raw, is_rolled)
+
+def keys_of(record: Record) -> tuple[str, ...]:
+    """How other messages name this one to take it back: its key may come with the topic."""
+    key, topic = record.unique_key, record.properties.get(props.REAL_TOPIC, "")
+    return (key, f"{topic}+{key}") if key else ()
+
+
+def delivery(record: Record, written_ms: int, now_ms: int, is_rolled: bool) -> Delivery | None:
+    """The delivery of a message that is due; None for one that only takes another back.
+    `is_rolled`: it waits on (TimerMessageStore#convert)."""
+    raw = own_properties(record)
+    properties = props.decode_raw_properties(raw)
+    if _DELETE in properties and not is_rolled:
+        return None
+    place: RealPlace | None = TIMER_PLACE if is_rolled else real_place_of(properties)
+    properties[_ENQUEUE] = b"%d" % written_ms
+    if is_rolled:
+        before = properties.get(_ROLLS, b"0")
+        properties[_ROLLS] = b"%d" % (int(before) + 1 if before.isdigit() else 1)
+    properties[_DEQUEUE] = b"%d" % now_ms
+    longer = waiting.joined_properties(properties)
+    fits = len(longer) + _CRC_ROOM <= props.PROPERTIES_BYTES_MAX
+    return Delivery(record, place, longer if fits else raw, is_rolled)
 
 
 def waiting_unit(
@@ -194,7 +179,8 @@ def waiting_unit(
         extra = fields(msg_id=record.message_id, why=f"its {props.TIMER_OUT_MS} is {text[:40]!a}")
         log.error("a timer message is not delivered", extra=extra)
         return None
-    out_ms, stored_ms, delay_ms = int(text), record.head.store_timestamp, delay_of(properties)
+    out_ms, stored_ms = int(text), record.head.store_timestamp
+    delay_ms = waiting.delay_of(properties)
     if delay_ms is not None and age_ms is not None:
         asked_ms = now_ms - age_ms + delay_ms
         if abs(asked_ms - out_ms) > timer_files.AHEAD_MS:
@@ -213,15 +199,10 @@ def waiting_unit(
     if _DELETE in properties:
         magic |= TIMER_DELETE
     topic = properties.get(_TOPIC, b"").decode("utf-8", "replace")
-    return timer_files.WaitingUnit(
-        slot_ms=slot_ms,
-        magic=magic,
-        written_ms=min(written_ms, slot_ms + INT32_MAX),
-        physical_offset=record.head.physical_offset,
-        record_bytes=record.size,
-        topic_hash=java_hash(topic),
-        due_ms=due_ms(properties, out_ms, stored_ms),
-    )
+    written_ms = min(written_ms, slot_ms + INT32_MAX)
+    message = record.head.physical_offset, record.size, java_hash(topic)
+    due_ms = waiting.due_ms(properties, out_ms, stored_ms)
+    return timer_files.WaitingUnit(slot_ms, magic, written_ms, *message, due_ms)
 
 
 class DueUnit(NamedTuple):
@@ -292,17 +273,9 @@ class LoadedSecond:
         found: list[DueUnit] = []
         if end > self._at and self._units is not None:
             rows, part = slice(self._at, end), self._units[self._at : end]
-            found = [
-                DueUnit(*row)
-                for row in zip(
-                    self._due[rows].tolist(),
-                    self._positions[rows].tolist(),
-                    part["physical_offset"].tolist(),
-                    part["written_ms"].tolist(),
-                    part["magic"].tolist(),
-                    strict=True,
-                )
-            ]
+            names = ("physical_offset", "written_ms", "magic")
+            numbers = (self._due[rows], self._positions[rows], *(part[name] for name in names))
+            found = list(starmap(DueUnit, zip(*map(np.ndarray.tolist, numbers), strict=True)))
             self._at = end
         while self._late and self._late[0].due_ms <= now_ms and len(found) < count_max:
             found.append(heapq.heappop(self._late))

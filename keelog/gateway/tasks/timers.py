@@ -10,25 +10,18 @@ import asyncio
 import logging
 from array import array
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 
 import numpy as np
 
 from keelog.gateway.sending.writer_link import WriterLink
-from keelog.gateway.system_queue import WaitingQueue
-from keelog.gateway.tasks.delivery import RETRY_S, Delivery, deliver_all
+from keelog.gateway.system_queue import RETRY_S, Delivery, WaitingQueue, deliver_all
+from keelog.gateway.tasks import timer_records
 from keelog.gateway.tasks.timer_files import AHEAD_MS, TimerFiles, WaitingUnit
-from keelog.gateway.tasks.timer_records import (
-    NEVER_WAITED,
-    DueUnit,
-    LoadedSecond,
-    TimerRecords,
-    waiting_unit,
-)
-from node.runtime import disk
+from node.runtime import disk, run_files
 from node.runtime.event_log import Seldom, fields
-from node.runtime.run_files import TimerState, write_timer_state
 from node.runtime.settings import Settings
 from node.runtime.stored_times import Arrivals, ClockSet, Moment, is_noted, moment, set_since
 from node.store.run_files import RecoveredEnds
@@ -65,45 +58,41 @@ class _ClockWasSet(Exception):
     """Since the files were opened, by more than AHEAD_MS."""
 
 
+@dataclass(eq=False)
 class TimerDeliverer:
-    """The timer messages of one node. `now` returns this moment."""
+    """The timer messages of one node. `_now` returns this moment; the check point is lowered to
+    `_ends`."""
 
-    def __init__(
-        self,
-        root: Path,
-        link: WriterLink,
-        settings: Settings,
-        queue: WaitingQueue,
-        ends: RecoveredEnds | None = None,
-        sets: Sequence[ClockSet] = (),
-        now: Callable[[], Moment] = moment,
-    ) -> None:
-        """`ends`: the check point is lowered to them."""
-        self._root = root
-        self._ends = ends
-        self._link = link
-        self._queue = queue
-        self._now = now
-        self._at = now()
+    _root: Path
+    _link: WriterLink
+    _settings: Settings
+    _queue: WaitingQueue
+    _ends: RecoveredEnds | None = None
+    _sets: Sequence[ClockSet] = ()
+    _now: Callable[[], Moment] = moment
+    _closed_at: Moment | None = None
+    """The clock of the files that this process closed last."""
+    _opened: TimerFiles | None = None
+    _seconds: dict[int, timer_records.LoadedSecond] = field(default_factory=dict)
+    _loaded_to: int = 0
+    """The first second that nobody has looked at."""
+    _to_read: int | None = None
+    """The end of the queue when the files were opened, None: unknown. Until all before it has
+    units nothing is delivered: what takes a message back may come after it."""
+    _batches: set[asyncio.Task[None]] = field(default_factory=set)
+    _saving: asyncio.Future[None] | None = None
+    delivered: int = 0
+    _late_ms: int = 0
+    """The latest delivery since the state was last shown."""
+
+    def __post_init__(self) -> None:
+        self._at = self._now()
         """The clock when it was last looked at: nobody had set it since the files were opened."""
-        self._closed_at: Moment | None = None
-        """The clock of the files that this process closed last."""
-        self._arrivals = Arrivals(settings.timer_max_delay_sec * 1000, self._at, sets)
-        self._window_ms = settings.timer_roll_window_slot * PRECISION_MS
-        self._records = TimerRecords(root, settings)
-        self._opened: TimerFiles | None = None
-        self._seconds: dict[int, LoadedSecond] = {}
-        self._loaded_to = 0
-        """The first second that nobody has looked at."""
-        self._to_read: int | None = None
-        """The end of the queue when the files were opened, None: unknown. Until all before it has
-        units nothing is delivered: what takes a message back may come after it."""
-        self._batches: set[asyncio.Task[None]] = set()
-        self._saving: asyncio.Future[None] | None = None
+        delay_ms_max = self._settings.timer_max_delay_sec * 1000
+        self._arrivals = Arrivals(delay_ms_max, self._at, self._sets)
+        self._window_ms = self._settings.timer_roll_window_slot * PRECISION_MS
+        self._records = timer_records.TimerRecords(self._root, self._settings)
         self._changed = asyncio.Event()
-        self.delivered = 0
-        self._late_ms = 0
-        """The latest delivery since the state was last shown."""
         self._said = Seldom(ERROR_S)
 
     async def run(self) -> None:
@@ -177,10 +166,8 @@ class TimerDeliverer:
         return now
 
     def _set_since(self, saved_ms: int, now: Moment) -> int:
-        """By how much the clock was set since the check point was saved.
-
-        The writer need not have seen a clock that this process has: it may be set twice between
-        two of the writer's looks.
+        """By how much the clock was set since the check point was saved. The writer need not have
+        seen a clock that this process has: it may be set twice between two of the writer's looks.
         """
         if self._closed_at is not None:
             return now.set_by_ms(self._closed_at)
@@ -263,28 +250,32 @@ class TimerDeliverer:
     def _waiting_unit(self, files: TimerFiles, record: Record) -> WaitingUnit | None:
         head, wall_ms = record.head, self._at.wall_ms
         age_ms = self._arrivals.age_ms(head.queue_offset, head.store_timestamp, self._at)
-        unit = waiting_unit(record, wall_ms, self._window_ms, age_ms)
-        if unit is not None and self._records.is_moved(record, unit):
-            files.moved.update(dict.fromkeys(self._records.keys_of(record), unit.second))
+        unit = timer_records.waiting_unit(record, wall_ms, self._window_ms, age_ms)
+        if unit is not None and timer_records.is_moved(record, unit):
+            files.moved.update(dict.fromkeys(timer_records.keys_of(record), unit.second))
         return unit
 
     def _followed(self, files: TimerFiles, record: Record, unit: WaitingUnit) -> WaitingUnit:
         """The unit where its message is; one that takes another back is where that was moved to."""
         if not (unit.takes_back and files.moved):
             return unit
-        second = files.moved.get(self._records.taken_back_by(record))
+        second = files.moved.get(timer_records.taken_back_by(record))
         return unit if second is None else unit.in_second(second)
 
     def _add_to_loaded(self, record: Record, unit: WaitingUnit, position: int) -> None:
         second = unit.second
         loaded = self._seconds.get(second)
         if loaded is None:
-            loaded = self._seconds[second] = LoadedSecond(second)
+            loaded = self._seconds[second] = timer_records.LoadedSecond(second)
         if unit.takes_back:
-            loaded.taken_back.add(self._records.taken_back_by(record))
+            loaded.taken_back.add(timer_records.taken_back_by(record))
         else:
             due_ms = unit.slot_ms if unit.magic & TIMER_ROLL else unit.due_ms
-            loaded.add(DueUnit(due_ms, position, unit.physical_offset, unit.written_ms, unit.magic))
+            loaded.add(
+                timer_records.DueUnit(
+                    due_ms, position, unit.physical_offset, unit.written_ms, unit.magic
+                )
+            )
         self._changed.set()
 
     # From the log of units to the real places
@@ -318,7 +309,7 @@ class TimerDeliverer:
             if second is None:
                 self._loaded_to = end
                 return
-            loaded = self._seconds.setdefault(second, LoadedSecond(second))
+            loaded = self._seconds.setdefault(second, timer_records.LoadedSecond(second))
             loaded.is_loading = True
             self._loaded_to = second + 1
             last, positions = files.last_of(second), array("q")
@@ -335,7 +326,7 @@ class TimerDeliverer:
             for marker in markers:
                 record = self._records.at(marker)
                 if record is not None:
-                    loaded.taken_back.add(self._records.taken_back_by(record))
+                    loaded.taken_back.add(timer_records.taken_back_by(record))
             loaded.is_loading = False
 
     def _is_full(self) -> bool:
@@ -354,7 +345,9 @@ class TimerDeliverer:
                 return True
         return False
 
-    async def _deliver(self, loaded: LoadedSecond, due: list[DueUnit]) -> None:
+    async def _deliver(
+        self, loaded: timer_records.LoadedSecond, due: list[timer_records.DueUnit]
+    ) -> None:
         deliveries: list[Delivery] = []
         await self._records.refresh()
         now = self._at.wall_ms
@@ -363,11 +356,13 @@ class TimerDeliverer:
             is_rolled = bool(unit.magic & TIMER_ROLL)
             if record is None:
                 continue
-            if not (is_rolled or loaded.taken_back.isdisjoint(self._records.keys_of(record))):
+            if not (is_rolled or loaded.taken_back.isdisjoint(timer_records.keys_of(record))):
                 continue
             is_late = unit.due_ms <= unit.written_ms
-            written_ms = NEVER_WAITED if is_late and not is_rolled else unit.written_ms
-            delivery = self._records.delivery(record, written_ms, now, is_rolled)
+            written_ms = (
+                timer_records.NEVER_WAITED if is_late and not is_rolled else unit.written_ms
+            )
+            delivery = timer_records.delivery(record, written_ms, now, is_rolled)
             if delivery is not None:
                 deliveries.append(delivery)
         self.delivered += await deliver_all(self._link, deliveries, self._warn)
@@ -420,7 +415,9 @@ class TimerDeliverer:
                     remove_at = loop.time() + REMOVE_S
                     files.log.remove_before(self._records.begin)
                 late_ms, self._late_ms = self._late_ms, 0
-                write_timer_state(self._root, TimerState(files.pending, self.delivered, late_ms))
+                run_files.write_timer_state(
+                    self._root, run_files.TimerState(files.pending, self.delivered, late_ms)
+                )
 
     def _delivered_ms(self) -> int:
         """Until when all that was due and has a unit is delivered."""

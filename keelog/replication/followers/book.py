@@ -16,12 +16,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable
 from pathlib import Path
 
-from keelog.replication.followers.connection import (
-    FlushedLog,
-    FollowerConnection,
-    FollowerGone,
-    Gone,
-)
+from keelog.replication.followers.connection import FollowerConnection, FollowerGone, Gone
 from node.runtime import run_files
 from node.runtime.event_log import Seldom, fields
 from node.runtime.process import now_ms
@@ -59,10 +54,8 @@ class ElectedRule:
         self._state = run_files.read_sync_state(self._root)
 
     def acknowledged(self, connections: Iterable[FollowerConnection], needed: int) -> int:
-        """The end of the log that all who must have it have, and `needed` followers at least.
-
-        0 while nobody has said who must have it.
-        """
+        """The end of the log that all who must have it have, and `needed` followers at least. 0
+        while nobody has said who must have it."""
         ends: dict[int, int] = {}
         for one in connections:
             if one.acknowledged is not None and one.broker_id:
@@ -116,14 +109,10 @@ class FollowerBook:
         self._ended.appendleft((*key, end))
         if not self._said.is_due(key, now):
             return
-        extra = fields(
-            follower=connection.address, acknowledged=acknowledged, kind=gone.kind, why=gone.reason
-        )
-        log.log(
-            logging.INFO if gone.kind in _ORDERLY else logging.WARNING,
-            "a follower's connection ended",
-            extra=extra,
-        )
+        why = {"acknowledged": acknowledged, "kind": gone.kind, "why": gone.reason}
+        level = logging.INFO if gone.kind in _ORDERLY else logging.WARNING
+        details = fields(follower=connection.address, **why)
+        log.log(level, "a follower's connection ended", extra=details)
 
     def _look_who_is_back(self, connections: Iterable[FollowerConnection]) -> None:
         """A host has as many ends fewer as followers of it came back."""
@@ -161,15 +150,15 @@ class FollowerBook:
         return ends[self._needed - 1] if len(ends) >= self._needed else 0
 
     def state(
-        self, connections: Iterable[FollowerConnection], flushed: FlushedLog, now: float
+        self, connections: Iterable[FollowerConnection], end: int, now: float
     ) -> run_files.FollowersState:
-        """All of it, for the file."""
+        """All of it, for the file. `end`: where the log ends."""
         all_of_them = list(connections)
         self._look_who_is_back(all_of_them)
         return run_files.FollowersState(
             self._needed,
             self.acknowledged(all_of_them),
-            tuple(self._row(one, flushed.appended, now) for one in all_of_them),
+            tuple(self._row(one, end, now) for one in all_of_them),
             tuple(end for _, _, end in self._ended),
             -1 if self._rule is None else self._rule.number,
         )
@@ -179,17 +168,11 @@ class FollowerBook:
         lag = max(0, end - acknowledged)
         before, sent = self._counted.get(one.address, (now - 1.0, one.sent))
         self._counted[one.address] = now, one.sent
-        return run_files.FollowerRow(
-            one.address,
-            one.since_ms,
-            one.sent,
-            acknowledged,
-            lag,
-            round(self.lag_s(acknowledged, end, now), 3),
-            one.acknowledged is not None and lag < self._gap_max,
-            int((one.sent - sent) / max(now - before, 0.001)),
-            one.broker_id,
-        )
+        lag_s = round(self.lag_s(acknowledged, end, now), 3)
+        in_sync = one.acknowledged is not None and lag < self._gap_max
+        speed = int((one.sent - sent) / max(now - before, 0.001))
+        numbers = one.sent, acknowledged, lag, lag_s, in_sync, speed, one.broker_id
+        return run_files.FollowerRow(one.address, one.since_ms, *numbers)
 
 
 class _Host:
@@ -215,9 +198,7 @@ class AheadBefore:
 
     def check(self, host: str, report: int, sent: int) -> None:
         """Raises FollowerGone for a first report that may be of a follower that was refused.
-
-        `sent`: the most that was sent on a connection of this host that is open.
-        """
+        `sent`: the most that was sent on a connection of this host that is open."""
         known = self._hosts.get(host)
         if known is None or not known.refused:
             return

@@ -12,17 +12,14 @@ nothing of the log is in this process.
 import os
 import socket
 from collections.abc import Callable
-from contextlib import suppress
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
-from node.runtime.state_page import RECOVERING, STARTING, LogPage, LogState
+from node.runtime.state_page import RECOVERING, STARTING, StatePages
 from node.runtime.store_paths import open_regular
-from protocol import ha
-from protocol.addresses import foreign_client
-from protocol.errors import BadRequest, MqError
-from protocol.names import COMMIT_LOG_DIR, offset_file_name
+from protocol import addresses, errors, ha, names
 
 TURN_BYTES_MAX = 1024 * 1024
 """What one follower gets in a turn, so that others have theirs."""
@@ -33,8 +30,7 @@ class FlushedLog:
     """Follows the writer's page. Offsets are as `look` found them last; zeros before."""
 
     def __init__(self, root: Path) -> None:
-        self._root = root
-        self._page: LogPage | None = None
+        self._root, self._pages = root, StatePages(root, 0)
         self.epoch = 0
         self.cut_at = 0
         """Where the current epoch began: nothing above is as it was before."""
@@ -54,52 +50,42 @@ class FlushedLog:
     @property
     def has_grown(self) -> bool:
         """Whether more is flushed than `look` has found."""
-        return self._is_current and self._page is not None and self._page.flushed > self.end
+        page = self._pages.log
+        return self._is_current and page is not None and page.flushed > self.end
 
     @property
     def wants_acknowledged(self) -> int:
         """The log offset for which the writer wants a ring; 0: none."""
-        return 0 if self._page is None else self._page.wants_acknowledged
+        page = self._pages.log
+        return 0 if page is None else page.wants_acknowledged
 
     def look(self) -> None:
         """Takes in what the writer says. Keeps what is known while the writer starts: until it
         has recovered the log, its page may say less than there is."""
-        state = self._state()
-        self._is_current = (
-            state is not None and state.epoch > 0 and state.state not in (STARTING, RECOVERING)
-        )
-        if state is None or not self._is_current:
+        page = self._pages.log
+        state = None if page is None else page.read()
+        self._is_current = False
+        if state is None or state.epoch <= 0 or state.state in (STARTING, RECOVERING):
             return
+        self._is_current = True
         self.epoch, self.cut_at = state.epoch, state.epoch_start
         self.begin, self.end = state.min_offset, min(state.flushed, state.appended)
         self.appended, self.segment_bytes = state.appended, state.segment_bytes
 
-    def _state(self) -> LogState | None:
-        with suppress(FileNotFoundError):
-            if self._page is None:
-                self._page = LogPage.open(self._root)
-            return self._page.read()
-        self.close()
-        return None
-
     def look_for_page(self) -> None:
         """Lets go of a page whose name another file has by now. Call it now and then."""
-        if self._page is not None and self._page.is_replaced:
-            self.close()
+        if self._pages.are_gone():
+            self._pages.close()
 
     def open_segment(self, offset: int) -> tuple[int, int]:
-        """Opens the segment that holds an offset: its descriptor, and where it begins.
-
-        Raises OSError.
-        """
+        """Opens the segment that holds an offset: its descriptor, and where it begins. Raises
+        OSError."""
         start = offset - offset % self.segment_bytes
-        path = self._root / COMMIT_LOG_DIR / offset_file_name(start)
+        path = self._root / names.COMMIT_LOG_DIR / names.offset_file_name(start)
         return open_regular(path, os.O_RDONLY), start
 
     def close(self) -> None:
-        if self._page is not None:
-            self._page.close()
-            self._page = None
+        self._pages.close()
 
 
 class PlainWire:
@@ -174,47 +160,40 @@ class FollowerPace(NamedTuple):
     silence_s: float
 
 
+@dataclass(eq=False)
 class FollowerConnection:
     """The master's end (DefaultHAConnection, AutoSwitchHAConnection). Times are seconds of the
     monotonic clock."""
 
-    def __init__(
-        self,
-        connected: socket.socket,
-        address: str,
-        pace: FollowerPace,
-        now: float,
-        now_ms: int,
-        wire: PlainWire | None = None,
-        admit: Callable[["FollowerConnection", int], None] | None = None,
-    ) -> None:
-        """`admit` is asked about the first report, and raises FollowerGone for one that is known
-        to be of another log."""
-        connected.setblocking(False)
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._socket = connected
-        self._pace = pace
-        self.fd = connected.fileno()
-        self.address = address
-        self.since_ms = now_ms
-        self.reported: int | None = None
-        """Its last report; None before the first."""
-        self.acknowledged: int | None = None
-        """As `reported`, once it is known to be within what was sent or was there before."""
-        self.sent = 0
-        """The end of the log as far as the system has taken it for this follower."""
-        self.is_blocked = False
-        """Whether the system takes no more for now."""
-        self._has_begun = False
-        self._wire = wire or PlainWire()
-        self._admit = admit
-        self._head = b""
-        self._left = 0
-        """Bytes of the frame under way that are still in the segment."""
-        self._segment: int | None = None
-        self._segment_start = 0
-        self._heard_at = now
-        self._wrote_at = now
+    _socket: socket.socket
+    address: str
+    _pace: FollowerPace
+    _heard_at: float
+    since_ms: int
+    _wire: PlainWire = field(default_factory=PlainWire)
+    _admit: Callable[["FollowerConnection", int], None] | None = None
+    """Is asked about the first report, and raises FollowerGone for one that is known to be of
+    another log."""
+    reported: int | None = None
+    """Its last report; None before the first."""
+    acknowledged: int | None = None
+    """As `reported`, once it is known to be within what was sent or was there before."""
+    sent: int = 0
+    """The end of the log as far as the system has taken it for this follower."""
+    is_blocked: bool = False
+    """Whether the system takes no more for now."""
+    _has_begun: bool = False
+    _head: bytes = b""
+    _left: int = 0
+    """Bytes of the frame under way that are still in the segment."""
+    _segment: int | None = None
+    _segment_start: int = 0
+
+    def __post_init__(self) -> None:
+        self._socket.setblocking(False)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.fd = self._socket.fileno()
+        self._wrote_at = self._heard_at
 
     @property
     def host(self) -> str:
@@ -235,11 +214,11 @@ class FollowerConnection:
             raise FollowerGone(Gone.CLOSED, f"the connection broke: {error.strerror}") from None
         if not data:
             raise FollowerGone(Gone.CLOSED, "it closed the connection")
-        if self.reported is None and (other := foreign_client(data)) is not None:
+        if self.reported is None and (other := addresses.foreign_client(data)) is not None:
             raise FollowerGone(Gone.FOREIGN, f"it is of {other.what}: {other.hint}")
         try:
             report = self._wire.feed(data)
-        except BadRequest as error:
+        except errors.BadRequest as error:
             raise FollowerGone(Gone.BAD_REPORT, error.reason) from None
         if report is not None:
             self._heard_at, self.reported = now, report
@@ -341,16 +320,14 @@ class FollowerConnection:
         return False
 
     def _in_segment(self, log: FlushedLog) -> int:
-        """The bytes from here to the segment's end; opens the next segment at its begin.
-
-        An open segment is sent to its end, even if retention deletes it meanwhile.
-        """
+        """The bytes from here to the segment's end; opens the next segment at its begin. An open
+        segment is sent to its end, even if retention deletes it meanwhile."""
         at = self.sent - self._segment_start
         if self._segment is None or not 0 <= at < log.segment_bytes:
             self._close_segment()
             try:
                 self._segment, self._segment_start = log.open_segment(self.sent)
-            except (OSError, MqError) as error:
+            except (OSError, errors.MqError) as error:
                 raise FollowerGone(
                     Gone.TOO_OLD,
                     f"it was sent the log up to {self.sent}, and the segment that holds the rest is"

@@ -13,26 +13,16 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
+from keelog.replication.followers import connection as connections
 from keelog.replication.followers.book import AheadBefore, ElectedRule, FollowerBook
-from keelog.replication.followers.connection import (
-    FlushedLog,
-    FollowerConnection,
-    FollowerGone,
-    FollowerPace,
-    Gone,
-    PlainWire,
-    SwitchWire,
-)
-from node.runtime import disk, process, wakeup
+from keelog.replication.followers.connection import FollowerConnection, FollowerGone, Gone
+from node.runtime import disk, process, run_files, state_page, wakeup
 from node.runtime.addresses import AllowedPeers, open_port, parse_listen
 from node.runtime.event_log import fields
-from node.runtime.run_files import FollowersState, write_followers
 from node.runtime.settings import Settings
-from node.runtime.state_page import NEVER, RUNNING, STOPPED, STOPPING, WorkerPage
 from node.runtime.store_paths import check_held
 from node.store.identity.roles import load_master_epochs
-from protocol.addresses import is_loopback
-from protocol.ha import DEFAULT_HA_PORT
+from protocol import addresses, ha
 
 log = logging.getLogger("keelog.followers")
 
@@ -57,17 +47,17 @@ class FollowerServer:
     """Owns the listening socket, the connections and the state page."""
 
     def __init__(
-        self, root: Path, settings: Settings, listener: socket.socket, page: WorkerPage
+        self, root: Path, settings: Settings, listener: socket.socket, page: state_page.WorkerPage
     ) -> None:
         """The current folder must be `keelog/run`."""
         self._root = root
         self._page = page
         self._listener = listener
-        self._pace = FollowerPace(
+        self._pace = connections.FollowerPace(
             settings.ha_send_heartbeat_interval / 1000, settings.ha_housekeeping_interval / 1000
         )
         self._allowed = AllowedPeers(settings.ha_allowed_peers)
-        self._log = FlushedLog(root)
+        self._log = connections.FlushedLog(root)
         controller_id = settings.controller_id
         self._rule = ElectedRule(root, controller_id) if controller_id else None
         self._book = FollowerBook(
@@ -87,27 +77,25 @@ class FollowerServer:
         self._epoch = 0
         self._grew_at = time.monotonic()
         self._heartbeat_at = self._show_at = self._accept_at = 0.0
-        self._shown: FollowersState | None = None
+        self._shown: run_files.FollowersState | None = None
 
     def run(self, stop: process.StopFlag) -> None:
         """Serves until the flag is set, then until all have the end of the log, STOP_S_MAX at most.
-
-        Raises StoreMoved.
-        """
+        Raises StoreMoved."""
         self._epoll.register(stop.fd, select.EPOLLIN)
-        self._page.publish(state=RUNNING)
+        self._page.publish(state=state_page.RUNNING)
         while not stop.is_set:
             self._turn(self._poll())
         self._epoll.unregister(stop.fd)
-        self._page.publish(state=STOPPING)
+        self._page.publish(state=state_page.STOPPING)
         deadline = time.monotonic() + STOP_S_MAX
         while time.monotonic() < deadline and not self._all_have_all():
             self._turn(self._poll())
         for connection in list(self._connections.values()):
             self._end(connection, FollowerGone(Gone.STOP, "this node stops"))
-        self._publish(time.monotonic())
+        self._publish()
         self._show(time.monotonic())
-        self._page.publish(state=STOPPED, wake_at=NEVER)
+        self._page.publish(state=state_page.STOPPED, wake_at=state_page.NEVER)
 
     def _all_have_all(self) -> bool:
         return all(
@@ -121,12 +109,12 @@ class FollowerServer:
         if not any(one.has_more(self._log) for one in self._connections.values()):
             # Who waits at the end of the log says so in the page, then looks once more.
             waits = bool(self._connections)
-            self._page.publish(wake_at=self._log.end + 1 if waits else NEVER)
+            self._page.publish(wake_at=self._log.end + 1 if waits else state_page.NEVER)
             if not self._log.has_grown:
                 quiet_s = time.monotonic() - self._grew_at
                 sleep_s = wakeup.quiet_sleep_s(quiet_s, LOOK_S_MIN) if waits else wakeup.SLEEP_S_MAX
         found = dict(self._epoll.poll(sleep_s))
-        self._page.publish(wake_at=NEVER)
+        self._page.publish(wake_at=state_page.NEVER)
         return found
 
     def _turn(self, events: Events) -> None:
@@ -148,7 +136,7 @@ class FollowerServer:
                 self._end(connection, gone)
             else:
                 self._watch(connection)
-        self._publish(now)
+        self._publish()
         if is_due:
             self._heartbeat_at = now
             check_held()
@@ -190,18 +178,13 @@ class FollowerServer:
         if "." in host:
             host = host.removeprefix("::ffff:")  # IPv4, at a socket for both kinds
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        wire = PlainWire()
+        wire = connections.PlainWire()
         if self._rule is not None:
             epochs = partial(load_master_epochs, self._root)
-            wire = SwitchWire(epochs, lambda: max(0, self._acknowledged))
+            wire = connections.SwitchWire(epochs, lambda: max(0, self._acknowledged))
+        admit = self._admit if self._rule is None else None
         connection = FollowerConnection(
-            connected,
-            address,
-            self._pace,
-            now,
-            process.now_ms(),
-            wire,
-            self._admit if self._rule is None else None,
+            connected, address, self._pace, now, process.now_ms(), wire, admit
         )
         self._connections[connection.fd] = connection
         self._epoll.register(connection.fd, select.EPOLLIN)
@@ -242,7 +225,7 @@ class FollowerServer:
             self._ahead.served(connection.host, connection.sent)
         connection.close()
 
-    def _publish(self, now: float) -> None:
+    def _publish(self) -> None:
         """Shows what is acknowledged, then rings the writer if a request waits for that."""
         acknowledged = self._book.acknowledged(self._connections.values())
         count = sum(one.acknowledged is not None for one in self._connections.values())
@@ -256,11 +239,11 @@ class FollowerServer:
             self._writer.ring()
 
     def _show(self, now: float) -> None:
-        state = self._book.state(self._connections.values(), self._log, now)
+        state = self._book.state(self._connections.values(), self._log.appended, now)
         if state != self._shown:
             self._shown = state
             with disk.if_room():
-                write_followers(self._root, state)
+                run_files.write_followers(self._root, state)
 
     def close(self) -> None:
         for connection in self._connections.values():
@@ -283,7 +266,7 @@ def listen(host: str, port: int) -> socket.socket:
 def main(arguments: list[str] | None = None) -> int:
     """Serves the followers of a store until SIGTERM."""
     parser = process.child_parser("keelog.replication.followers.loop", __doc__)
-    parser.add_argument("--bind", default=f"127.0.0.1:{DEFAULT_HA_PORT}", metavar="HOST:PORT")
+    parser.add_argument("--bind", default=f"127.0.0.1:{ha.DEFAULT_HA_PORT}", metavar="HOST:PORT")
     child = process.ChildProcess(
         slot="followers",
         title="keelog-follow",
@@ -296,10 +279,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _serve(child: process.ChildProcess, settings: Settings, stop: process.StopFlag) -> None:
     root = child.root
-    host, port = parse_listen(child.options.bind, DEFAULT_HA_PORT)
+    host, port = parse_listen(child.options.bind, ha.DEFAULT_HA_PORT)
     with process.take_place(root, wakeup.FOLLOWERS_SLOT) as page:
         listener = listen(host, port)
-        if not is_loopback(host) and not settings.ha_allowed_peers:
+        if not addresses.is_loopback(host) and not settings.ha_allowed_peers:
             details = fields(address=host)
             log.warning("everybody who reaches this address gets the log", extra=details)
         server = FollowerServer(root, settings, listener, page)

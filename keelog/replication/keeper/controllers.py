@@ -11,7 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from keelog.replication.replica.questions import ANSWER_S, MasterAnswer, RemotingAsker
+from keelog.client.consumer.remoting_exchange import RemotingAnswer
+from keelog.replication.replica.master_link import ANSWER_S, RemotingAsker
 from node.runtime.event_log import fields
 from node.runtime.process import now_ms
 from node.store.identity import roles
@@ -40,7 +41,7 @@ class Controllers:
         self.leader = ""
         """Where it is; empty while none is known."""
 
-    def ask(self, code: int, ext: Ext, body: bytes = b"") -> MasterAnswer:
+    def ask(self, code: int, ext: Ext, body: bytes = b"") -> RemotingAnswer:
         """The leader's answer. Raises ControllersAway; nobody knows then what became of it."""
         try:
             if self._asker is None:
@@ -79,10 +80,8 @@ class Controllers:
 
 
 class HeartBeats:
-    """A thread for each controller, so that one that hangs delays no other.
-
-    A controller takes a node for dead when its connection ends.
-    """
+    """A thread for each controller, so that one that hangs delays no other. A controller takes a
+    node for dead when its connection ends."""
 
     def __init__(self, places: Sequence[str], values: Callable[[], Ext | None]) -> None:
         """`values` returns the fields of a heart-beat; None: none is to be sent now."""
@@ -144,11 +143,8 @@ class OtherIdentity(RefusedError):
 
 
 def register(root: Path, controllers: Controllers, member: NodeOfGroup) -> int:
-    """Returns the id of the store, a new one if it has none yet.
-
-    Raises OtherIdentity, StoreDamaged; ControllersAway and ServiceNotAvailable where a later try
-    may do better.
-    """
+    """Returns the id of the store, a new one if it has none yet. Raises OtherIdentity,
+    StoreDamaged; ControllersAway and ServiceNotAvailable where a later try may do better."""
     identity = roles.load_identity(root)
     if identity is None:
         identity = _apply(root, controllers, member)

@@ -15,28 +15,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from keelog.replication.keeper.controllers import (
-    Controllers,
-    ControllersAway,
-    HeartBeats,
-    NodeOfGroup,
-    register,
-)
+from keelog.replication.keeper import controllers
 from keelog.replication.keeper.sync_set import SyncSet
 from keelog.replication.replica.comparison import LogsPart, ask_greeting
-from keelog.replication.replica.questions import RemotingAsker
+from keelog.replication.replica.master_link import RemotingAsker
 from keelog.replication.roles import follow, lead
-from node.runtime import disk, run_files
+from node.runtime import disk, process, run_files, state_page
 from node.runtime.event_log import fields
-from node.runtime.process import StopFlag, now_ms, reap_adopted
 from node.runtime.settings import Settings
-from node.runtime.state_page import LogPage, LogState
-from node.store.identity.places import create_store
-from node.store.identity.roles import load_master_epochs
+from node.store.identity import places, roles
 from protocol.errors import BadRequest, ServiceNotAvailable, StoreLocked
 from protocol.ha import last_number
-from protocol.remoting import controller
-from protocol.remoting.codes import RequestCode, ResponseCode
+from protocol.remoting import codes, controller
 
 log = logging.getLogger("keelog.keeper")
 
@@ -65,19 +55,17 @@ class KeeperOptions(NamedTuple):
 
     root: Path
     settings: Settings
-    member: NodeOfGroup
+    member: controllers.NodeOfGroup
     controllers: tuple[str, ...]
     command: Sequence[str]
     env: Mapping[str, str]
     folder: str
 
 
-def keep(options: KeeperOptions, stop: StopFlag) -> int:
+def keep(options: KeeperOptions, stop: process.StopFlag) -> int:
     """Runs a node in the role that controllers give it, until SIGTERM; returns its exit code.
-
-    Raises MqError for a store that cannot have that role, and OSError.
-    """
-    create_store(options.root)
+    Raises MqError for a store that cannot have that role, and OSError."""
+    places.create_store(options.root)
     return Keeper(options).run(stop)
 
 
@@ -88,8 +76,8 @@ class Keeper:
         self._options = options
         self._root = options.root
         self._settings = options.settings
-        self._controllers = Controllers(options.controllers)
-        self._beats: HeartBeats | None = None
+        self._controllers = controllers.Controllers(options.controllers)
+        self._beats: controllers.HeartBeats | None = None
         self._node = NodeProcess(options.command, options.env, options.folder)
         self._started_at = 0.0
         self._id = 0
@@ -102,11 +90,9 @@ class Keeper:
         self._why = ""
         run_files.write_elected(self._root, self._shown)
 
-    def run(self, stop: StopFlag) -> int:
-        """Runs until the flag is set, or the node ends by itself; returns the exit code.
-
-        Raises MqError for a store that cannot be what the controller says.
-        """
+    def run(self, stop: process.StopFlag) -> int:
+        """Runs until the flag is set, or the node ends by itself; returns the exit code. Raises
+        MqError for a store that cannot be what the controller says."""
         try:
             while not stop.is_set:
                 code = self._node.ended()
@@ -114,7 +100,7 @@ class Keeper:
                     # Without heart-beats another node becomes the master.
                     log.error("the node ended by itself", extra=fields(exit_code=code))
                     return code or 1
-                reap_adopted(self._node.pids)
+                process.reap_adopted(self._node.pids)
                 self._turn(time.monotonic())
                 time.sleep(LOOK_EVERY_S)
             return self._node.stop()
@@ -130,9 +116,10 @@ class Keeper:
         view, why = None, ""
         try:
             if not self._id:
-                self._id = register(self._root, self._controllers, self._options.member)
+                self._id = controllers.register(self._root, self._controllers, self._options.member)
                 self._look_at_log(now)
-                self._beats = HeartBeats(self._options.controllers, lambda: self._values)
+                them = self._options.controllers
+                self._beats = controllers.HeartBeats(them, lambda: self._values)
             self._look_at_log(now)
             view = self._ask_group()
             self._obey(view, now)
@@ -147,8 +134,8 @@ class Keeper:
         ext = {"brokerName": self._options.member.broker}
         answer = self._controllers.ask(controller.ControllerCode.GET_REPLICA_INFO, ext)
         if answer.code == controller.ControllerReply.BROKER_METADATA_NOT_EXIST:
-            self._id = register(self._root, self._controllers, self._options.member)
-        if answer.code != ResponseCode.SUCCESS:
+            self._id = controllers.register(self._root, self._controllers, self._options.member)
+        if answer.code != codes.ResponseCode.SUCCESS:
             raise ServiceNotAvailable(f"who is master: code {answer.code}: {answer.remark[:200]}")
         try:
             return controller.parse_group(answer.ext, answer.body)
@@ -173,11 +160,8 @@ class Keeper:
 
     def _has_to_follow(self, view: controller.GroupView, now: float) -> bool:
         shown = self._shown
-        if (shown.role, shown.epoch, shown.master) != (
-            run_files.FOLLOWS,
-            view.master_epoch,
-            view.master,
-        ):
+        wanted = run_files.FOLLOWS, view.master_epoch, view.master
+        if (shown.role, shown.epoch, shown.master) != wanted:
             return True
         has_parted = run_files.read_follow_state(self._root).kind == LogsPart.__name__
         return has_parted and now - self._started_at > AGAIN_S
@@ -193,10 +177,11 @@ class Keeper:
             "brokerName": member.broker,
             "brokerId": str(self._id),
             "designateElect": "false",
-            "invokeTime": str(now_ms()),
+            "invokeTime": str(process.now_ms()),
         }
         answer = self._controllers.ask(controller.ControllerCode.ELECT_MASTER, ext)
-        if answer.code not in (ResponseCode.SUCCESS, controller.ControllerReply.MASTER_STILL_EXIST):
+        settled = codes.ResponseCode.SUCCESS, controller.ControllerReply.MASTER_STILL_EXIST
+        if answer.code not in settled:
             raise ServiceNotAvailable(f"no master is known: {answer.remark[:200]}")
 
     # -- roles ---------------------------------------------------------------------------------
@@ -207,7 +192,7 @@ class Keeper:
         self._stop_node()
         end = lead(self._root, self._settings, view.master_epoch)
         late_s = self._settings.ha_max_time_slave_not_catchup / 1000
-        self._sync = SyncSet(self._id, view.in_sync, now_ms(), late_s)
+        self._sync = SyncSet(self._id, view.in_sync, process.now_ms(), late_s)
         self._write_sync_state()
         self._start_node(["--broker-id", "0"])
         self._note_role(run_files.LEADS, view)
@@ -261,7 +246,7 @@ class Keeper:
             return
         try:
             found = self._alter(wanted, sync.found.epoch)
-        except ControllersAway:
+        except controllers.ControllersAway:
             sync.unanswered()
             raise
         if found is None:
@@ -278,15 +263,15 @@ class Keeper:
             "brokerName": self._options.member.broker,
             "masterBrokerId": str(self._id),
             "masterEpoch": str(self._shown.epoch),
-            "invokeTime": str(now_ms()),
+            "invokeTime": str(process.now_ms()),
         }
         body = controller.encode_sync_state_set(controller.SyncStateSet(wanted, epoch))
         answer = self._controllers.ask(controller.ControllerCode.ALTER_SYNC_STATE_SET, ext, body)
-        if answer.code == ResponseCode.SUCCESS:
+        if answer.code == codes.ResponseCode.SUCCESS:
             try:
                 return controller.parse_sync_state_set(answer.body)
             except BadRequest as error:
-                raise ControllersAway(error.reason) from None
+                raise controllers.ControllersAway(error.reason) from None
         log.warning("those in sync stay", extra=fields(code=answer.code, why=answer.remark))
         return None
 
@@ -302,7 +287,7 @@ class Keeper:
         state, member = self._log(), self._options.member
         if state.epoch:
             self._log_end = state.flushed
-        silent_s = (now_ms() - state.heartbeat_ms) / 1000 if state.epoch else 0.0
+        silent_s = (process.now_ms() - state.heartbeat_ms) / 1000 if state.epoch else 0.0
         runs = self._node.is_there and now - self._started_at > START_S
         if runs and (silent_s > SILENT_S or not state.epoch):
             self._values = None
@@ -312,17 +297,17 @@ class Keeper:
             "brokerName": member.broker,
             "brokerAddr": member.place,
             "brokerId": str(self._id),
-            "epoch": str(last_number(load_master_epochs(self._root))),
+            "epoch": str(last_number(roles.load_master_epochs(self._root))),
             "maxOffset": str(self._log_end),
             "confirmOffset": str(self._log_end),
             "heartbeatTimeoutMills": str(self._settings.controller_heart_beat_timeout),
             "electionPriority": str(2**31 - 1),
         }
 
-    def _log(self) -> LogState:
-        with suppress(OSError), LogPage.open(self._root) as page:
+    def _log(self) -> state_page.LogState:
+        with suppress(OSError), state_page.LogPage.open(self._root) as page:
             return page.read()
-        return LogState(*(0 for _ in LogState._fields))
+        return state_page.LogState(*(0 for _ in state_page.LogState._fields))
 
     def _show(self, view: controller.GroupView | None, why: str) -> None:
         shown = self._shown._replace(
@@ -336,7 +321,7 @@ class Keeper:
                 master_id=view.master_id,
                 in_sync=tuple(sorted(view.in_sync.members)),
                 in_sync_epoch=view.in_sync.epoch,
-                heard_ms=now_ms(),
+                heard_ms=process.now_ms(),
             )
         with suppress(FileNotFoundError), disk.if_room():
             run_files.write_elected(self._root, shown)
@@ -346,7 +331,7 @@ class Keeper:
 def _replication_of(master: str) -> str:
     """906: where the master is followed. Raises OSError, ServiceNotAvailable."""
     with RemotingAsker(master, GREETING_S) as asker:
-        answer = asker.ask(RequestCode.EXCHANGE_BROKER_HA_INFO)
+        answer = asker.ask(codes.RequestCode.EXCHANGE_BROKER_HA_INFO)
     place = answer.ext.get("masterHaAddress", "")
     if not place:
         raise ServiceNotAvailable(f"{master} does not say where it is followed: {answer.remark}")

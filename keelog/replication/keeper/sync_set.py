@@ -49,10 +49,8 @@ class SyncSet:
             self._drop_wish()
 
     def turn(self, now: float, followers: FollowersState, end: int) -> frozenset[int] | None:
-        """The set that the controller is to be asked for now; None: no change.
-
-        `followers` is how they are, and `end` where the log ends now.
-        """
+        """The set that the controller is to be asked for now; None: no change. `followers` is how
+        they are, and `end` where the log ends now."""
         if followers.sync_state != self._number:
             return None  # of an older state, or of a process that ended
         rows = {row.broker_id: row for row in followers.followers if row.broker_id}

@@ -13,7 +13,7 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-from keelog.replication.replica.questions import MasterFacts
+from keelog.replication.replica.master_link import MasterFacts
 from node.runtime.addresses import split_place
 from node.store.identity.roles import load_master_epochs, save_master_epochs
 from protocol import ha
@@ -90,10 +90,7 @@ class Overlap:
         return frame.body[size:]
 
     def heard_beat(self) -> None:
-        """The master has nothing to send, though we want bytes below our end.
-
-        Raises FollowStopped.
-        """
+        """The master has nothing to send, though we want more. Raises FollowStopped."""
         if self.wanted > self.start:
             self._shorter(self.wanted)
         self.check_trimmed()
@@ -133,10 +130,8 @@ def _same_bytes(ours: bytes, theirs: bytes) -> int:
 
 
 def same_up_to(root: Path, end: int, greeting: ha.MasterGreeting) -> int:
-    """The end of what our log, which ends at `end`, has in common with the master's.
-
-    Raises NoCommonEpoch, StoreDamaged.
-    """
+    """The end of what our log, which ends at `end`, has in common with the master's. Raises
+    NoCommonEpoch, StoreDamaged."""
     ours = load_master_epochs(root)
     point = ha.common_point(ours, end, greeting.epochs, greeting.end)
     if point is None:

@@ -6,16 +6,9 @@ One object for the life of the process. `turn` does what is possible now and wai
 import logging
 from collections.abc import Callable
 
-from keelog.replication.replica import comparison
+from keelog.replication.replica import comparison, master_link
 from keelog.replication.replica.log_copy import LogAssembler, LogCopy
-from keelog.replication.replica.master_link import (
-    READS_AT_ONCE,
-    ConnectJob,
-    LinkClosed,
-    LinkLost,
-    MasterLink,
-)
-from keelog.replication.replica.questions import MasterFacts
+from keelog.replication.replica.master_link import LinkLost, MasterFacts, MasterLink
 from node.runtime.event_log import fields
 from node.runtime.process import now_ms
 from node.runtime.run_files import COMPARING, CONNECTING, FOLLOWING, STOPPED, WAITING, MasterPlace
@@ -56,7 +49,7 @@ class MasterFollower:
         self._epoch: MasterEpoch | None = None
         """That of the last frame, which is in the file."""
         self._find = find
-        self._connector: JobThread[ConnectJob] = JobThread("connect", may_be_left=True)
+        self._connector: JobThread[master_link.ConnectJob] = JobThread("connect", may_be_left=True)
         self._try_at = now
         self._pause_s = PAUSE_S_MIN
         self._link: MasterLink | None = None
@@ -103,12 +96,8 @@ class MasterFollower:
     @property
     def try_at(self) -> float:
         """When `turn` is to be called again while nothing is connected."""
-        is_idle = (
-            self._link is None
-            and self.stopped is None
-            and not self._is_halted
-            and not self._connector.is_busy
-        )
+        is_busy = self._link is not None or self._connector.is_busy
+        is_idle = not is_busy and self.stopped is None and not self._is_halted
         return self._try_at if is_idle else float("inf")
 
     def turn(self, now: float) -> bool:
@@ -130,7 +119,7 @@ class MasterFollower:
         except LinkLost as lost:
             overlap = self._overlap
             self._lose(str(lost), now)
-            if isinstance(lost, LinkClosed) and overlap is not None:
+            if isinstance(lost, master_link.LinkClosed) and overlap is not None:
                 self._count_turned_away(overlap)
             return False
         except comparison.FollowStopped as stopped:
@@ -163,8 +152,7 @@ class MasterFollower:
             self._lose("the name servers name another master", now)
 
     def close(self) -> None:
-        if self._link is not None:
-            self._link.close()
+        self._close_link()
         self._drop_connected()
         # A try at a master that says nothing is left to the end of the process.
         if not self._connector.is_busy:
@@ -191,9 +179,9 @@ class MasterFollower:
                 )
                 self._try_at = now + PAUSE_S_MAX / 5
                 return
-            self._connector.start(ConnectJob(self.address))
+            self._connector.start(master_link.ConnectJob(self.address))
 
-    def _connected(self, job: ConnectJob, now: float) -> None:
+    def _connected(self, job: master_link.ConnectJob, now: float) -> None:
         self.facts = job.facts or self.facts
         if job.facts is not None:
             self.master_end = job.facts.end
@@ -245,8 +233,10 @@ class MasterFollower:
         log.info("connected to the master", extra=details)
 
     def _begin_empty(self, link: MasterLink, facts: MasterFacts | None, now: float) -> None:
-        self._check_begin(facts)
-        begin = self._copy.end
+        """Raises StartsElsewhere unless the empty log can go on as the master's begins."""
+        begin, own_bytes = self._copy.end, self._copy.store.log.segment_bytes
+        if facts and (facts.begin != begin or facts.segment_bytes not in (0, own_bytes)):
+            raise StartsElsewhere
         # RocketMQ takes a report of 0 for "the last segment", and 1 for "from 1 on". An elected
         # master takes 0 for all.
         says_one = begin == 0 and not self._broker_id
@@ -255,14 +245,6 @@ class MasterFollower:
         self.state, self.waits_for = WAITING, NOTHING_SENT
         self._began_at = ONE_BYTE_BEHIND if says_one else begin
         link.report(self._began_at, now)
-
-    def _check_begin(self, facts: MasterFacts | None) -> None:
-        """Raises StartsElsewhere unless the empty log can go on as the master's begins."""
-        if facts is None:
-            return
-        own_bytes = self._copy.store.log.segment_bytes
-        if facts.begin != self._copy.end or facts.segment_bytes not in (0, own_bytes):
-            raise StartsElsewhere
 
     def _check_segments(self, facts: MasterFacts | None) -> None:
         own_bytes = self._copy.store.log.segment_bytes
@@ -276,14 +258,16 @@ class MasterFollower:
 
     def _receive(self, link: MasterLink, now: float) -> bool:
         """Takes what has come. Returns whether there may be more."""
-        for _ in range(READS_AT_ONCE):
+        for _ in range(master_link.READS_AT_ONCE):
             frames = link.receive(now)
             if not frames:
                 return False
             self.heard_ms, self._turned_away = now_ms(), 0
             for frame in frames:
                 self._take(frame)
-            self._write()
+            assert self._assembler is not None
+            for piece in self._assembler.take():
+                self._copy.write(piece)
         return True
 
     def _take(self, frame: LogFrame) -> None:
@@ -316,11 +300,6 @@ class MasterFollower:
         self.acknowledged = 0  # the next report says what is on the disk
         log.info("follows the master", extra=fields(master=self.address.ha, end=self._copy.end))
 
-    def _write(self) -> None:
-        assert self._assembler is not None
-        for piece in self._assembler.take():
-            self._copy.write(piece)
-
     def _report(self, link: MasterLink, now: float) -> None:
         """Tells the master what is on our disk; until the comparison has ended, where it began."""
         if self.state == FOLLOWING:
@@ -333,15 +312,17 @@ class MasterFollower:
 
     # -- ends ---------------------------------------------------------------------------------
 
-    def _lose(self, why: str, now: float) -> None:
+    def _close_link(self) -> None:
         if self._link is not None:
             self._link.close()
             self._link = None
+
+    def _lose(self, why: str, now: float) -> None:
+        self._close_link()
         self._overlap = None
         if why != self.disconnected or self.state == FOLLOWING:
-            log.warning(
-                "not connected to the master", extra=fields(master=self.address.ha, why=why)
-            )
+            details = fields(master=self.address.ha, why=why)
+            log.warning("not connected to the master", extra=details)
         self.state = CONNECTING
         self.disconnected = why
         if not self._is_apart:
@@ -371,15 +352,8 @@ class MasterFollower:
         )
 
     def _stop(self, stopped: comparison.FollowStopped) -> None:
-        if self._link is not None:
-            self._link.close()
-            self._link = None
+        self._close_link()
         self.stopped, self.state = stopped, STOPPED
-        details = fields(
-            master=self.address.ha,
-            kind=type(stopped).__name__,
-            cause=stopped.reason,
-            hint=stopped.hint,
-            end=self._copy.end,
-        )
+        why = {"kind": type(stopped).__name__, "cause": stopped.reason, "hint": stopped.hint}
+        details = fields(master=self.address.ha, **why, end=self._copy.end)
         log.error("stops following the master", extra=details)

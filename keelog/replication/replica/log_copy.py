@@ -16,18 +16,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 from keelog.replication.replica.comparison import OtherSegments, WrongRecord
-from keelog.replication.replica.questions import MasterFacts
+from keelog.replication.replica.master_link import MasterFacts
 from node.runtime import disk
 from node.runtime.event_log import fields
 from node.runtime.settings import SYNC_FLUSH, Settings
 from node.runtime.wakeup import Waiters
 from node.store.log.segments import list_folder
-from node.writer.log.commit_log import make_segment
-from node.writer.log.flush import FlushServices
+from node.writer.log import commit_log, flush
 from node.writer.log.tail import LogEnd, has_bytes_behind
 from node.writer.recovery import TailNotes
 from node.writer.store import WriterStore
-from protocol.names import COMMIT_LOG_DIR, offset_file_name
+from protocol.names import COMMIT_LOG_DIR
 from protocol.record.codec import FILLER_BYTES, Filler, Torn
 from protocol.record.columns import RecordColumns, scan
 
@@ -37,6 +36,7 @@ RECORD_BYTES_MAX = 64 * 1024 * 1024
 """A larger record of a master is refused: so much waits in memory at most. RocketMQ allows 4 MiB,
 unless its maxMessageSize says otherwise."""
 _SIZE_BYTES = 4
+_COPY_BYTES = 1 << 20
 
 _FIRST_BYTE = b"\0"
 """Of every log: the top of a record's length."""
@@ -68,10 +68,8 @@ Piece = WholeRecords | BlankRest | BlankHead
 
 
 class LogAssembler:
-    """Takes a master's bytes from log offset `start` on, where a record begins.
-
-    `known`: bytes from there on that need not be sent.
-    """
+    """Takes a master's bytes from log offset `start` on, where a record begins. `known`: bytes from
+    there on that need not be sent."""
 
     def __init__(self, start: int, segment_bytes: int, known: bytes = b"") -> None:
         self._at = start
@@ -167,10 +165,8 @@ class LogAssembler:
 
 
 class LogCopy:
-    """The log of an open store, whose end is always that of a whole record or a segment.
-
-    All methods are for one thread. OSErrors of the disk end the process, as in the writer.
-    """
+    """The log of an open store, whose end is always that of a whole record or a segment. All
+    methods are for one thread. OSErrors of the disk end the process, as in the writer."""
 
     def __init__(self, store: WriterStore, workers: Waiters, now: float) -> None:
         self.store = store
@@ -178,7 +174,7 @@ class LogCopy:
         self._notes = TailNotes(store.placement.tails, store.removed)
         self.settle = self._notes.settle
         """Brings the queues' ends up to date."""
-        self.flushing = FlushServices(store.log, store.settings, now, store.after_flush)
+        self.flushing = flush.FlushServices(store.log, store.settings, now, store.after_flush)
         self._has_rest = False
         """Whether a blank's bytes other than zeros were written after the end."""
 
@@ -202,10 +198,8 @@ class LogCopy:
         return LogAssembler(self.end, self.store.log.segment_bytes, known)
 
     def write(self, piece: Piece) -> None:
-        """Appends a piece, and publishes it where it ends a record.
-
-        Raises ServiceNotAvailable, with nothing written, without room for the next segment.
-        """
+        """Appends a piece, and publishes it where it ends a record. Raises ServiceNotAvailable,
+        with nothing written, without room for the next segment."""
         log = self.store.log
         log.turn_over()
         match piece:
@@ -258,22 +252,25 @@ class LogCopy:
 
     def read(self, start: int, stop: int) -> bytes:
         """Our bytes in [start, stop), blanks included. Raises OSError."""
-        segment_bytes = self.store.log.segment_bytes
-        parts = []
-        while start < stop:
-            base = start - start % segment_bytes
-            until = min(stop, base + segment_bytes)
-            path = self.store.root / COMMIT_LOG_DIR / offset_file_name(base)
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                parts.append(os.pread(descriptor, until - start, start - base))
-            finally:
-                os.close(descriptor)
-            start = until
-        return b"".join(parts)
+        begin = LogEnd(self.store.root, start, self.store.log.segment_bytes)
+        return b"".join(data for _, data in log_bytes(begin, stop))
 
     def close(self) -> None:
         self.flushing.close()
+
+
+def log_bytes(begin: LogEnd, stop: int) -> Iterator[tuple[int, bytes]]:
+    """The bytes of a log in [begin, stop), of all kinds, by (offset, bytes). Raises OSError."""
+    at = begin.offset
+    while at < stop:
+        base = at - at % begin.segment_bytes
+        size = min(_COPY_BYTES, stop - at, base + begin.segment_bytes - at)
+        descriptor = os.open(begin.path(base), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            yield at, os.pread(descriptor, size, at - base)
+        finally:
+            os.close(descriptor)
+        at += size
 
 
 def settings_of_copy(settings: Settings) -> Settings:
@@ -293,11 +290,9 @@ def has_log(root: Path) -> bool:
 
 
 def begin_as_master(root: Path, facts: MasterFacts, usual_bytes: int) -> None:
-    """Replaces the unused segments of an empty log by one that suits the master's.
-
-    `usual_bytes`: the length of segments where the master does not say it. The caller holds the
-    store's lock, and has looked that the log is empty. Raises ServiceNotAvailable, OSError.
-    """
+    """Replaces the unused segments of an empty log by one that suits the master's. `usual_bytes`:
+    the length of segments where the master does not say it. The caller holds the store's lock, and
+    has looked that the log is empty. Raises ServiceNotAvailable, OSError."""
     wanted = facts.segment_bytes or usual_bytes
     listing = list_folder(root / COMMIT_LOG_DIR)
     if listing.files and (listing.files[0][0], listing.file_bytes) == (facts.begin, wanted):
@@ -305,5 +300,5 @@ def begin_as_master(root: Path, facts: MasterFacts, usual_bytes: int) -> None:
     for _, path in reversed(listing.files):
         disk.unlink(path)
     disk.sync_dir(root / COMMIT_LOG_DIR)
-    os.close(make_segment(root, facts.begin, wanted).descriptor)
+    os.close(commit_log.make_segment(root, facts.begin, wanted).descriptor)
     log.info("log begun as the master's", extra=fields(offset=facts.begin, segment_bytes=wanted))

@@ -8,6 +8,7 @@ Run it as `python -m keelog.replication.replica.loop DIR -X follow=HOST:PORT`.
 import logging
 import os
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,22 +17,14 @@ import zmq
 
 from keelog.replication.replica.follower import MasterFollower, StartsElsewhere
 from keelog.replication.replica.log_copy import LogCopy, begin_as_master, has_log, settings_of_copy
-from keelog.replication.replica.master_link import MasterFinder
-from keelog.replication.replica.questions import ask_facts
+from keelog.replication.replica.master_link import ask_facts, find_master
 from keelog.replication.replica.tables import MasterTables
-from node.runtime import disk, process
-from node.runtime.addresses import parse_follow
+from node.runtime import addresses, disk, process, run_files, state_page, store_paths, wakeup
 from node.runtime.event_log import fields
-from node.runtime.run_files import FOLLOWING, FollowState, read_follow_state, write_follow_state
 from node.runtime.settings import Settings
-from node.runtime.state_page import DISK_FULL, RUNNING, STOPPING
-from node.runtime.store_paths import check_held
-from node.runtime.wakeup import SLEEP_S_MAX, Context, Waiters
 from node.serving.request_server import Received, Server, serve_waiting
 from node.store.identity.roles import REPLICA, StoreRole, load_role, save_role
-from node.writer.broker_checkpoint import SAVE_EVERY_S
-from node.writer.loop import is_log_follower, log_owner_options, open_own_store
-from node.writer.requests import answer_other
+from node.writer import broker_checkpoint, loop, requests
 from node.writer.stats import WriterStats
 from node.writer.store import WriterStore
 from protocol.errors import BadRequest, MqError, NodeFollows
@@ -49,7 +42,7 @@ STATE_EVERY_S = 0.5
 """How often the file for the supervisor is written, while something changes."""
 ROLE_EVERY_S = 10.0
 STOP_WAIT_S = 5.0
-_SLEEP_MS = int(SLEEP_S_MAX * 1000)
+_SLEEP_MS = int(wakeup.SLEEP_S_MAX * 1000)
 _SOON_MS = 20
 
 
@@ -60,8 +53,8 @@ class Replica:
         self,
         store: WriterStore,
         server: Server,
-        workers: Waiters,
-        finder: MasterFinder,
+        workers: wakeup.Waiters,
+        find: Callable[[], run_files.MasterPlace],
         source: str,
     ) -> None:
         now = time.monotonic()
@@ -71,11 +64,11 @@ class Replica:
         self.source = source
         self.copy = LogCopy(store, workers, now)
         broker_id = store.settings.controller_id
-        self.follower = MasterFollower(self.copy, finder.find, now, broker_id)
+        self.follower = MasterFollower(self.copy, find, now, broker_id)
         self.tables = MasterTables(store.root, store.topics, store.offsets, now)
         self.stats = WriterStats(store.root, True)
         self._beat_at = self._state_at = self._checkpoint_at = 0.0
-        self._shown = read_follow_state(store.root)
+        self._shown = run_files.read_follow_state(store.root)
         if self._shown.source == source:
             # What is known of a master that is away now, for a promotion.
             self.follower.master_end = self._shown.master_end
@@ -91,7 +84,7 @@ class Replica:
     def run(self, stop: process.StopFlag) -> None:
         """Follows until the flag is set, then stops in order. Raises OSError, StoreMoved and
         StartsElsewhere."""
-        self.store.page.publish(state=RUNNING)
+        self.store.page.publish(state=state_page.RUNNING)
         has_more = False
         while not stop.is_set:
             self._wait(stop.fd, has_more)
@@ -128,20 +121,20 @@ class Replica:
 
     def _keep_house(self, now: float) -> None:
         self._beat_at = now
-        check_held()
+        store_paths.check_held()
         store = self.store
         lacks = store.retention.full or self.follower.lacks
         store.page.publish(flush_began_ms=self.copy.flushing.flush_began_ms)
         if lacks:
-            store.page.publish_refusal(DISK_FULL, lacks)
+            store.page.publish_refusal(state_page.DISK_FULL, lacks)
         else:
-            store.page.publish(state=RUNNING)
+            store.page.publish(state=state_page.RUNNING)
         store.beat()
         process.met_damage.turn(now)
         self.stats.publish(0, 0)
         self.workers.look()
         self.server.turn()
-        if now - self._checkpoint_at >= SAVE_EVERY_S:
+        if now - self._checkpoint_at >= broker_checkpoint.SAVE_EVERY_S:
             self._checkpoint_at = now
             with disk.if_room():
                 store.checkpoint.save_running()
@@ -174,7 +167,7 @@ class Replica:
         known = max(follower.master_end, tables.facts.end if tables.facts is not None else 0)
         lag = max(0, known - copy.end)
         stopped, (waits_for, hint) = follower.stopped, follower.waits_for
-        state = FollowState(
+        state = run_files.FollowState(
             state=follower.state,
             source=self.source,
             master=follower.address.ha,
@@ -198,7 +191,7 @@ class Replica:
         )
         if state != self._shown:
             with disk.if_room():
-                write_follow_state(self.store.root, state)
+                run_files.write_follow_state(self.store.root, state)
                 self._shown = state
 
     def _lag_ms(self, lag_bytes: int) -> int:
@@ -206,7 +199,7 @@ class Replica:
         after the moment in which nothing was missing. A master that is away may have more."""
         now, follower = process.now_ms(), self.follower
         if follower.is_connected and not lag_bytes:
-            if follower.state == FOLLOWING:
+            if follower.state == run_files.FOLLOWING:
                 self._level_ms = now
             return 0
         known = [self._level_ms, min(self.copy.last_store_ms, now)]
@@ -224,12 +217,12 @@ class Replica:
             )
         if operation == "cursor_commit":
             self.copy.settle()  # so that the ends of queues are up to date
-        return answer_other(self.store, operation, header, request_id(header))
+        return requests.answer_other(self.store, operation, header, request_id(header))
 
     def _stop(self) -> None:
         """Ends the connection, flushes, waits for the workers, and leaves the mark of a clean
         stop."""
-        self.store.page.publish(state=STOPPING)
+        self.store.page.publish(state=state_page.STOPPING)
         self.follower.close()
         self.workers.ring_all()
         deadline = time.monotonic() + STOP_WAIT_S
@@ -261,7 +254,7 @@ def main(arguments: list[str] | None = None) -> int:
     child = process.ChildProcess(
         slot="replica",
         what="the replica of {} cannot start",
-        options=log_owner_options("keelog.replication.replica.loop", __doc__, arguments),
+        options=loop.log_owner_options("keelog.replication.replica.loop", __doc__, arguments),
         oom_points=process.OOM_WRITER,
     )
     return process.run_process(child, _serve)
@@ -271,16 +264,16 @@ def _serve(child: process.ChildProcess, settings: Settings, stop: process.StopFl
     root = child.root
     if not settings.follow:
         raise BadRequest("a replica has to follow somebody", "add -X follow=HOST:PORT")
-    source = parse_follow(settings.follow)
-    finder = MasterFinder(root, source, settings.follow_remoting)
+    source = addresses.parse_follow(settings.follow)
+    find = partial(find_master, root, source, settings.follow_remoting)
     segment_bytes = settings.mapped_file_size_commit_log
-    prepare = partial(_prepare, finder=finder, segment_bytes=segment_bytes)
-    store = open_own_store(child, settings_of_copy(settings), prepare)
-    context: Context = zmq.Context()
-    workers = Waiters(context, root, is_log_follower)
+    prepare = partial(_prepare, find=find, segment_bytes=segment_bytes)
+    store = loop.open_own_store(child, settings_of_copy(settings), prepare)
+    context: wakeup.Context = zmq.Context()
+    workers = wakeup.Waiters(context, root, loop.is_log_follower)
     server = Server(context, child.options.bind, local=child.options.local)
     child.what = f"the replica of {root} stops, its log can no longer be trusted"
-    replica = Replica(store, server, workers, finder, str(source))
+    replica = Replica(store, server, workers, find, str(source))
     child.report_ready(server.endpoint)
     try:
         replica.run(stop)
@@ -294,9 +287,9 @@ def _serve(child: process.ChildProcess, settings: Settings, stop: process.StopFl
     context.destroy(linger=1000)
 
 
-def _prepare(root: Path, finder: MasterFinder, segment_bytes: int) -> None:
+def _prepare(root: Path, find: Callable[[], run_files.MasterPlace], segment_bytes: int) -> None:
     """Before the store is opened: an empty one begins as the master's log, where that says how."""
-    remoting = finder.find().remoting
+    remoting = find().remoting
     if not remoting or has_log(root):
         return
     facts = ask_facts(remoting)

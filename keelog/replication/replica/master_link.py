@@ -1,31 +1,112 @@
-"""Connections to a master: made by a thread, then frames in and reports out, without waiting.
+"""Connections to a master: questions to its port for requests, and its log.
 
-The loop of a replica waits for nobody.
+Questions are for a thread that may wait: `RemotingAsker` asks one after the other, `ask_facts` what
+the master says of its log. The loop of a replica waits for nobody: a thread connects for it, then
+frames come in and reports go out as far as they can (`MasterLink`).
 """
 
 import select
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
+from typing import NamedTuple, Self
 
-from keelog.replication.replica.questions import MasterFacts, ask_facts
+from keelog.client.consumer.remoting_exchange import RemotingAnswer
 from node.runtime.addresses import MasterSource, remoting_beside, split_place
 from node.runtime.run_files import MasterPlace, read_master_place
 from protocol import ha
-from protocol.errors import BadRequest
+from protocol.errors import BadRequest, MqError
+from protocol.remoting.bodies import KVTable
+from protocol.remoting.codes import BrokenFrame, Language, RequestCode, ResponseCode
+from protocol.remoting.frame_reader import FrameReader, frame_head
+from protocol.remoting.headers import RemotingHeader
+from protocol.remoting.java_json import read_body
 
+ANSWER_S = 3.0
+"""How long a connection to the port for requests, or an answer, may take."""
 CONNECT_S = 5.0
-"""How long a connection may take."""
-
+"""How long a connection to the replication may take."""
 READS_AT_ONCE = 16
 """Reads of one turn: then the loop looks at other things."""
+_SEGMENT_SETTING = "mappedFileSizeCommitLog"
+
+
+class RemotingAsker:
+    """One connection. All methods raise OSError, TimeoutError among them, when it is of no use."""
+
+    def __init__(self, place: str, timeout_s: float) -> None:
+        """Connects to HOST:PORT."""
+        self._socket = socket.create_connection(split_place(place), timeout_s)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._reader = FrameReader()
+        self._opaques = count(1)
+
+    def ask(
+        self, code: int, ext: Mapping[str, str] | None = None, body: bytes = b""
+    ) -> RemotingAnswer:
+        """The answer to a request; the time limit is for each part that arrives of it."""
+        opaque = next(self._opaques)
+        header = RemotingHeader(code, opaque, ext=ext or {}, language=Language.PYTHON)
+        self._socket.sendall(frame_head(header, len(body)) + body)
+        while True:
+            size = self._socket.recv_into(self._reader.room())
+            if not size:
+                raise ConnectionResetError("the connection was closed")
+            try:
+                for answer, data in self._reader.received(size):
+                    if answer.is_answer and answer.opaque == opaque:
+                        remark = answer.remark or ""
+                        return RemotingAnswer(answer.code, answer.ext, remark, bytes(data))
+            except BrokenFrame as error:
+                raise ConnectionResetError(f"it sent a broken frame: {error.reason}") from None
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class MasterFacts(NamedTuple):
+    """Log offsets, and the bytes of a segment; 0 where it does not say."""
+
+    begin: int
+    end: int
+    segment_bytes: int = 0
+
+
+def ask_facts(place: str, with_segments: bool = True) -> MasterFacts | None:
+    """Asks the master at HOST:PORT (28, and 26 `with_segments`); None without such an answer."""
+    with suppress(OSError, MqError, ValueError, KeyError), RemotingAsker(place, ANSWER_S) as asker:
+        answer = asker.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
+        if answer.code != ResponseCode.SUCCESS:
+            return None
+        table = read_body(KVTable, answer.body).table
+        begin, end = int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"])
+        # An empty log of RocketMQ begins at -1.
+        return MasterFacts(
+            max(begin, 0), max(end, 0), _segment_bytes(asker) if with_segments else 0
+        )
+    return None
+
+
+def _segment_bytes(asker: RemotingAsker) -> int:
+    answer = asker.ask(RequestCode.GET_BROKER_CONFIG)
+    for line in answer.body.decode("utf-8", "replace").splitlines():
+        name, _, value = line.partition("=")
+        if name.strip() == _SEGMENT_SETTING and value.strip().isdigit():
+            return int(value)
+    return 0
 
 
 class MasterLink:
-    """A connected socket, which this object owns and never blocks on.
-
-    With a `broker_id` it speaks as where a controller elects the master: `greet` comes first then.
-    """
+    """A connected socket, which this object owns and never blocks on. With a `broker_id` it speaks
+    as where a controller elects the master: `greet` comes first then."""
 
     def __init__(self, connected: socket.socket, now: float, broker_id: int = 0) -> None:
         self._socket = connected
@@ -129,22 +210,13 @@ class LinkClosed(LinkLost):
     """The master ended it, or the network did."""
 
 
-class MasterFinder:
-    """Where the master is now. `remoting` is the setting `follow_remoting`."""
-
-    def __init__(self, root: Path, source: MasterSource, remoting: str) -> None:
-        self._root = root
-        self._source = source
-        self._remoting = remoting
-
-    def find(self) -> MasterPlace:
-        """An empty place where no name server has said it yet; its port for requests may be
-        guessed."""
-        ha = self._source.ha
-        if ha:
-            return MasterPlace(self._remoting or remoting_beside(ha), ha)
-        found = read_master_place(self._root)
-        return MasterPlace(self._remoting or found.remoting, found.ha)
+def find_master(root: Path, source: MasterSource, remoting: str) -> MasterPlace:
+    """Where the master is now: an empty place where no name server has said it yet; its port for
+    requests may be guessed. `remoting` is the setting `follow_remoting`."""
+    if source.ha:
+        return MasterPlace(remoting or remoting_beside(source.ha), source.ha)
+    found = read_master_place(root)
+    return MasterPlace(remoting or found.remoting, found.ha)
 
 
 class ConnectJob:

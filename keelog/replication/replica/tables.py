@@ -15,28 +15,24 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from keelog.replication.replica.questions import MasterAnswer, MasterFacts, RemotingAsker, ask_facts
-from node.runtime import disk
+from keelog.client.consumer.remoting_exchange import RemotingAnswer
+from keelog.replication.replica.master_link import MasterFacts, RemotingAsker, ask_facts
+from node.runtime import disk, run_files
 from node.runtime.addresses import split_place
 from node.runtime.event_log import fields
 from node.runtime.process import now_ms
-from node.runtime.run_files import read_follow_state
 from node.runtime.store_paths import OFFSETS_FILE_BYTES_MAX, read_bounded
 from node.store.config.consumer_offsets import ConsumerOffsets
 from node.writer.log.flush import JobThread
 from node.writer.topic_table import TopicTable
+from protocol import names
 from protocol.addresses import VIP_DISTANCE
 from protocol.derived.file_layouts import TIMER_CHECK_BYTES, TIMER_CHECK_FILE_BYTES, TimerCheck
 from protocol.errors import MqError
-from protocol.names import (
-    DELAY_OFFSETS_FILE,
-    SUBSCRIPTION_GROUPS_FILE,
-    TIMER_CHECK_FILE,
-    TIMER_LOG_DIR,
-)
 from protocol.remoting.codes import RequestCode, ResponseCode
 from protocol.remoting.java_json import parse_java_json
 
@@ -68,17 +64,18 @@ PROGRESS = (OFFSETS, *OFTEN)
 _NOT_ASKED = "not asked yet"
 
 
+@dataclass(eq=False)
 class TablesJob:
-    """One round of questions, for `parts`, then for the end of the log."""
+    """One round of questions, for `parts`, then for the end of the log. `known_end`: a log offset
+    below which the master's log was before."""
 
-    def __init__(self, remoting: str, parts: tuple[str, ...], known_end: int) -> None:
-        """`known_end`: a log offset below which the master's log was before."""
-        self.parts = parts
-        self.known_end = known_end
-        self.began_ms = now_ms()
-        self._remoting = remoting
-        self.facts: MasterFacts | None = None
-        self.tables: dict[str, MasterTable] = {}
+    _remoting: str
+    parts: tuple[str, ...]
+    known_end: int
+    began_ms: int = field(default_factory=now_ms)
+    facts: MasterFacts | None = None
+    tables: dict[str, dict[str, Any] | str] = field(default_factory=dict)
+    """As `fetch_tables`."""
 
     def run(self) -> None:
         """Never raises: a master may be away."""
@@ -101,7 +98,7 @@ class MasterTables:
         """By part: empty when the last try succeeded, else why it failed."""
         self.fetched_ms = 0
         self.facts: MasterFacts | None = None
-        self.topics_end = read_follow_state(root).topics_end
+        self.topics_end = run_files.read_follow_state(root).topics_end
         """A topic with messages below this log offset was in the table, or was removed."""
         self._coming: dict[str, tuple[dict[str, Any], int, int]] = {}
         """Progress, by part: its document counts once the log is here up to an offset; it was asked
@@ -138,10 +135,10 @@ class MasterTables:
 
     def _take(self, job: TablesJob, now: float) -> None:
         for part, table in job.tables.items():
-            if table.why:
-                self._note(part, table.why)
+            if isinstance(table, str):
+                self._note(part, table)
             elif part not in PROGRESS:
-                self._put(part, table.document)
+                self._put(part, table)
                 if part == TOPICS and not self.why[part]:
                     # The first round after a start knows of no end.
                     self.topics_end = max(self.topics_end, job.known_end)
@@ -150,9 +147,9 @@ class MasterTables:
             else:
                 # An older one counts earlier, unless the master lost its end since.
                 if part not in self._coming or job.facts.end < self._coming[part][1]:
-                    self._coming[part] = table.document, job.facts.end, job.began_ms
+                    self._coming[part] = table, job.facts.end, job.began_ms
         if job.parts == PARTS:
-            came = any(not table.why for table in job.tables.values())
+            came = any(isinstance(table, dict) for table in job.tables.values())
             self._fetch_at = now + (FETCH_EVERY_S if came else RETRY_S)
 
     def _put(self, part: str, document: dict[str, Any]) -> None:
@@ -180,22 +177,22 @@ class MasterTables:
         elif part == OFFSETS:
             self._offsets.adopt(document["offsetTable"])
         elif part == GROUPS:
-            self._replace(self._root / SUBSCRIPTION_GROUPS_FILE, document)
+            self._replace(self._root / names.SUBSCRIPTION_GROUPS_FILE, document)
         elif part == DELAYS and document["offsetTable"]:
-            self._replace(self._root / DELAY_OFFSETS_FILE, document)
+            self._replace(self._root / names.DELAY_OFFSETS_FILE, document)
         elif part == TIMERS:
             self._take_timers(TimerCheck.parse(document.get(TIMER_CHECK, b"")))
 
     def _take_timers(self, check: TimerCheck) -> None:
         """The units of timer messages are made anew of their queue when this node delivers them:
         those that it has are of the time when it was the master itself."""
-        path = self._root / TIMER_CHECK_FILE
+        path = self._root / names.TIMER_CHECK_FILE
         known = TimerCheck()
         with suppress(FileNotFoundError):
             known = TimerCheck.parse(read_bounded(path, TIMER_CHECK_FILE_BYTES))
         if check in (TimerCheck(), known):
             return  # a master that has delivered none has no check point
-        units = self._root / TIMER_LOG_DIR
+        units = self._root / names.TIMER_LOG_DIR
         if units.exists():
             disk.remove_tree(units)
             disk.sync_dir(self._root)
@@ -219,15 +216,9 @@ class MasterTables:
             self._thread.close()
 
 
-class MasterTable(NamedTuple):
-    """One part: its document, or why there is none."""
-
-    document: dict[str, Any]
-    why: str = ""
-
-
-def fetch_tables(remoting: str, parts: Iterable[str] = PARTS) -> dict[str, MasterTable]:
-    """Parts, from the master at HOST:PORT. Never raises for what it says or does not say."""
+def fetch_tables(remoting: str, parts: Iterable[str] = PARTS) -> dict[str, dict[str, Any] | str]:
+    """By part its document from the master at HOST:PORT, or why there is none. Never raises for
+    what the master says or does not say."""
     fetches: dict[str, Callable[[str], dict[str, Any]]] = {
         TOPICS: _topics,
         GROUPS: lambda place: _paged(
@@ -237,12 +228,12 @@ def fetch_tables(remoting: str, parts: Iterable[str] = PARTS) -> dict[str, Maste
         DELAYS: lambda place: _one(place, RequestCode.GET_ALL_DELAY_OFFSET, "offsetTable"),
         TIMERS: _timers,
     }
-    found = {}
+    found: dict[str, dict[str, Any] | str] = {}
     for part in parts:
         try:
-            found[part] = MasterTable(fetches[part](remoting))
+            found[part] = fetches[part](remoting)
         except (OSError, MqError, MasterSays) as error:
-            found[part] = MasterTable({}, str(error) or "no answer")
+            found[part] = str(error) or "no answer"
     return found
 
 
@@ -297,7 +288,7 @@ def _timers(place: str) -> dict[str, Any]:
     return {TIMER_CHECK: answer.body[:TIMER_CHECK_BYTES]}
 
 
-def _document(answer: MasterAnswer, table: str) -> dict[str, Any]:
+def _document(answer: RemotingAnswer, table: str) -> dict[str, Any]:
     """Raises MasterSays for anything but such a table."""
     if answer.code != ResponseCode.SUCCESS:
         raise MasterSays(f"its reply is code {answer.code}: {answer.remark[:200]}")

@@ -12,7 +12,7 @@ import pytest
 
 from keelog.client.client import run
 from keelog.client.operations import create_topic
-from keelog.gateway.admin.handlers import REFUSED
+from keelog.gateway.handlers import REFUSED
 from node.runtime.shortage import disk_space
 from protocol.errors import NotAllowed
 from protocol.names import SUBSCRIPTION_GROUPS_FILE, TOPICS_FILE

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from keelog.gateway.members import BEAT_S, REJOIN_S, AwaitedMembers, Members
 from protocol.remoting.codes import RequestCode
+from protocol.remoting.header_fields import request_fields
 from tests.gateway.test_members import Peer, beat, ids, request
 
 NOW = 1_000.0
@@ -37,9 +38,9 @@ def test_a_client_that_beats_on_a_new_connection_is_awaited_for_a_shorter_time()
     awaited = before(java, old, member("go", "GO", 317), member("py", "PYTHON"))
     assert awaited.drop_due(NOW + REJOIN_S - 0.1) == []
     assert awaited.drop_due(NOW + REJOIN_S) == ["g"]
-    assert sorted(awaited.of("g")) == ["go", "old"]
+    assert sorted(awaited.groups["g"]) == ["go", "old"]
     assert awaited.drop_due(NOW + BEAT_S) == ["g"]
-    assert not awaited
+    assert not awaited.groups
 
 
 def test_the_members_are_rung_when_one_is_awaited_no_more() -> None:
@@ -57,7 +58,7 @@ def test_a_member_that_leaves_for_good_is_not_awaited() -> None:
     beat(members, one, "c1")
     one.rings()
     asked = request(Peer(), code=RequestCode.UNREGISTER_CLIENT, clientID="c2", consumerGroup="g")
-    members.unregister(asked)
+    members.unregister(asked, request_fields(asked.header))
     assert (one.rings(), ids(members)) == (1, ["c1"])
 
 
@@ -68,16 +69,16 @@ def test_a_gateway_that_starts_again_and_again_awaits_nobody_for_longer() -> Non
     shown = json.loads(json.dumps(first.shown(NOW + 4.0, 0)))
     assert shown["g"]["awaited"] == {"gone": REJOIN_S - 4.0}
     second = AwaitedMembers(shown, 0.0)
-    assert sorted(second.of("g")) == ["c1", "gone"]
+    assert sorted(second.groups["g"]) == ["c1", "gone"]
     second.drop_due(REJOIN_S - 4.0)
-    assert list(second.of("g")) == ["c1"], "one that was back is awaited anew"
+    assert list(second.groups["g"]) == ["c1"], "one that was back is awaited anew"
     far = AwaitedMembers({"g": {"awaited": {"gone": 1e9}}}, 0.0)
     assert far.left("g") == {"gone": BEAT_S}
 
 
 def test_a_group_of_which_nobody_is_back_is_kept_for_the_next_gateway() -> None:
     shown = Members(before(member("c1"))).shown(NOW, 0)
-    assert list(AwaitedMembers(shown, NOW).of("g")) == ["c1"]
+    assert list(AwaitedMembers(shown, NOW).groups["g"]) == ["c1"]
 
 
 JSON = st.recursive(
@@ -94,4 +95,4 @@ ENTRY = st.fixed_dictionaries({"members": JSON, "awaited": JSON})
 @given(st.dictionaries(st.text(max_size=3), JSON | ENTRY))
 def test_a_file_of_anything_at_all_awaits_nobody_or_texts(document: dict[str, Any]) -> None:
     awaited = AwaitedMembers(document, NOW)
-    assert all(isinstance(one, str) for group in awaited.groups() for one in awaited.of(group))
+    assert all(isinstance(one, str) for group in awaited.groups.values() for one in group)

@@ -3,7 +3,6 @@
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
-from unittest.mock import Mock
 
 import pytest
 
@@ -83,16 +82,16 @@ def test_the_moments_are_bounded() -> None:
 def test_a_follower_that_tries_again_and_again_is_gone_since_its_first_try(
     stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    book, log = FollowerBook(1, 100), Mock(appended=9)
+    book, end_of_log = FollowerBook(1, 100), 9
     clock = iter(range(1_000, 9_000, 1_000))
     monkeypatch.setattr("keelog.replication.followers.book.now_ms", lambda: next(clock))
     served, away = connections(stack, 5, None)
-    book.state([served], log, 0.0)
+    book.state([served], end_of_log, 0.0)
     book.went(served, FollowerGone(Gone.SILENT, "silent"), 1.0)
     for second in range(3):
         away.address = f"10.0.0.1:{second}"
         book.went(away, FollowerGone(Gone.DIVERGED, f"try {second}"), float(second))
-    found = book.state([], log, 9.0).ended
+    found = book.state([], end_of_log, 9.0).ended
     assert [(end.address, end.at_ms) for end in found] == [
         ("10.0.0.1:2", 2_000),
         ("10.0.0.0:1", 1_000),
@@ -100,7 +99,7 @@ def test_a_follower_that_tries_again_and_again_is_gone_since_its_first_try(
     assert found[0].reason == "try 2"
     # The one that was silent comes back; the other one does not.
     served.address = "10.0.0.0:77"
-    assert [end.address for end in book.state([served], log, 9.0).ended] == ["10.0.0.1:2"]
+    assert [end.address for end in book.state([served], end_of_log, 9.0).ended] == ["10.0.0.1:2"]
 
 
 def test_the_same_end_of_one_host_is_logged_once_a_minute(

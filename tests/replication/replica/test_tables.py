@@ -3,7 +3,7 @@
 from pathlib import Path
 from unittest.mock import Mock
 
-from keelog.replication.replica.questions import MasterFacts
+from keelog.replication.replica.master_link import MasterFacts
 from keelog.replication.replica.tables import (
     DELAYS,
     OFFSETS,
@@ -11,7 +11,6 @@ from keelog.replication.replica.tables import (
     TIMER_CHECK,
     TIMERS,
     TOPICS,
-    MasterTable,
     MasterTables,
     TablesJob,
 )
@@ -27,9 +26,9 @@ def a_round(end: int, check: TimerCheck = THEIRS, delay_offset: int = 7) -> Tabl
     """What a master says whose log ends at `end` after its other replies."""
     job = TablesJob("", PROGRESS, 0)
     job.tables = {
-        OFFSETS: MasterTable({"offsetTable": {"t@g": {"0": 3}}}),
-        DELAYS: MasterTable({"offsetTable": {"1": delay_offset} if delay_offset else {}}),
-        TIMERS: MasterTable({TIMER_CHECK: check.file()[:TIMER_CHECK_BYTES]}),
+        OFFSETS: {"offsetTable": {"t@g": {"0": 3}}},
+        DELAYS: {"offsetTable": {"1": delay_offset} if delay_offset else {}},
+        TIMERS: {TIMER_CHECK: check.file()[:TIMER_CHECK_BYTES]},
     }
     job.facts = MasterFacts(0, end)
     return job
@@ -101,6 +100,6 @@ def test_the_first_round_after_a_start_does_not_forget_which_topics_were_known(
     for known_end, known in ((0, 500), (900, 900)):
         job = a_round(1_000)
         job.known_end = known_end
-        job.tables[TOPICS] = MasterTable({"topicConfigTable": {}})
+        job.tables[TOPICS] = {"topicConfigTable": {}}
         taken.turn(job, 0)
         assert taken.tables.topics_end == known
