@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-import zmq
-
 from node.runtime import disk, process
 from node.runtime.event_log import fields
 from node.runtime.locks import FileLock, StoreLock
@@ -20,7 +18,7 @@ from node.runtime.settings import Settings
 from node.runtime.state_page import DAMAGED, STOPPED, LogPage, WorkerPage, run_dir
 from node.runtime.stats import TopicCounts
 from node.runtime.store_paths import check_held
-from node.runtime.wakeup import Context, Waiters, ZmqWakeup, is_reader
+from node.runtime.wakeup import Waiters, Wakeup, is_reader
 from node.store.condition import Owner, find_owner
 from protocol.errors import CorruptError, NotAStore
 from protocol.names import COMMIT_LOG_DIR
@@ -115,11 +113,10 @@ class _Worker:
         self._role = job.slot.partition("-")[0]
         self._stats = dispatch.WorkerStats(self._root, self._role, job.shard)
         self._topics: dispatch.TopicGrowth | None = None
-        self._context: Context = zmq.Context()
-        self._rest = WorkerSleep(ZmqWakeup(self._context, job.slot), self._page, stop.fd)
+        self._rest = WorkerSleep(Wakeup(job.slot), self._page, stop.fd)
         self._readers: Waiters | None = None
         if job.wakes_readers:
-            self._readers = Waiters(self._context, self._root, is_reader)
+            self._readers = Waiters(self._root, is_reader)
         self._shown = 0, 0
         """The epoch and the number of units for which `growths` counted last."""
 
@@ -130,7 +127,6 @@ class _Worker:
         self._rest.close()
         if self._readers is not None:
             self._readers.close()
-        self._context.term()
         self._stats.close()
         if self._topics is not None:
             self._topics.close()

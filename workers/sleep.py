@@ -7,13 +7,12 @@ longer the log is quiet, the longer a worker sleeps, until the writer wakes it
 (`node.runtime.wakeup`). `TurnPace` decides, purely: no clock, no I/O.
 """
 
+import select
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import zmq
-
 from node.runtime.state_page import NEVER, WorkerPage
-from node.runtime.wakeup import ZmqWakeup, quiet_sleep_s
+from node.runtime.wakeup import RINGS_AT_ONCE, Wakeup, quiet_sleep_s
 
 IDLE_S = 0.005
 """How long a worker sleeps after its rest when nobody rings; more when the log stays quiet."""
@@ -74,12 +73,12 @@ def gives_way(waiting_bytes: int) -> bool:
 class WorkerSleep:
     """The worker's sleep: the writer's ring, or the wish to stop, ends it early."""
 
-    def __init__(self, wakeup: ZmqWakeup, page: WorkerPage, stop_descriptor: int) -> None:
+    def __init__(self, wakeup: Wakeup, page: WorkerPage, stop_descriptor: int) -> None:
         self._page = page
         self._wakeup = wakeup
-        self._poller = zmq.Poller()
-        self._poller.register(wakeup.socket, zmq.POLLIN)
-        self._poller.register(stop_descriptor, zmq.POLLIN)
+        self._poll = select.poll()
+        self._poll.register(wakeup.watched, select.POLLIN)
+        self._poll.register(stop_descriptor, select.POLLIN)
 
     def begin(self, sleep: Sleep) -> None:
         """Has the writer ring when the log reaches `wake_at`: look once more, then `wait`."""
@@ -87,10 +86,10 @@ class WorkerSleep:
 
     def wait(self, seconds: float) -> None:
         """Sleeps so long at most."""
-        events = self._poller.poll(max(1, round(seconds * 1000)))
+        events = self._poll.poll(max(1, round(seconds * 1000)))
         self.end()
         if events:
-            self._wakeup.rings()
+            self._wakeup.hush(RINGS_AT_ONCE)
 
     def end(self) -> None:
         """Awake: nobody needs to ring."""

@@ -14,8 +14,6 @@ from functools import partial
 from pathlib import Path
 from selectors import EpollSelector, SelectorKey
 
-import zmq
-
 from keelog.client.core import ClientCore
 from keelog.client.event_loop import pass_on_error
 from keelog.gateway.connection import RemotingConnection
@@ -30,7 +28,7 @@ from node.runtime.run_files import MasterPlace, read_master_place, write_master_
 from node.runtime.settings import Settings
 from node.runtime.shortage import is_shortage
 from node.runtime.state_page import RUNNING, STOPPING, WorkerPage
-from node.runtime.wakeup import GATEWAY, Context
+from node.runtime.wakeup import GATEWAY
 from node.store.identity.roles import load_master_epochs
 from protocol.addresses import DEFAULT_NODE, VIP_DISTANCE
 from protocol.errors import MqError
@@ -93,7 +91,6 @@ class Gateway:
         name: BrokerName,
         name_servers: Sequence[str],
         page: WorkerPage,
-        zmq_: Context,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._core = core
@@ -112,7 +109,7 @@ class Gateway:
         self._registrar = Registrar(name_servers, name, self.service.topics, others=self._others)
         if site.settings.follow:
             self._registrar.follow(partial(_note_master, site.root))
-        self._follower = StoreFollower(site, self.service.pulls.desk, page, zmq_)
+        self._follower = StoreFollower(site, self.service.pulls.desk, page)
         self.service.before_reading = self._catch_up
         link = self.service.link
         link.on_request, link.on_outcome = self._appending, self._appended
@@ -285,11 +282,10 @@ def _serve(child: process.ChildProcess, settings: Settings, stop: process.StopFl
     name_servers = tuple(filter(None, options.namesrv.split(";")))
     selector = AwakeSelector()
     with process.take_place(root, site.slot) as page:
-        context: Context = zmq.Context()
 
         async def serve() -> None:
             core = ClientCore(options.node, REQUEST_S, None)
-            gateway = Gateway(site, core, name, name_servers, page, context)
+            gateway = Gateway(site, core, name, name_servers, page)
             gateway.service.link.selector = selector
             try:
                 child.report_ready(await gateway.listen(*parse_listen(options.bind, 10_911)))
@@ -299,7 +295,6 @@ def _serve(child: process.ChildProcess, settings: Settings, stop: process.StopFl
 
         with asyncio.Runner(loop_factory=partial(asyncio.SelectorEventLoop, selector)) as runner:
             runner.run(serve())
-        context.term()
 
 
 def _note_master(root: Path, place: MasterPlace) -> None:

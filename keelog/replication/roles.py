@@ -34,9 +34,8 @@ from node.store.log.reader import Bounds, LogReader
 from node.store.log.segments import SegmentList, list_folder
 from node.store.opening import StoppedStore, open_store
 from node.store.quarantine import keep_bytes
+from node.writer import recovery
 from node.writer.broker_checkpoint import lowered_checkpoint
-from node.writer.log.tail import LogEnd, drop_segments_behind, zero_behind
-from node.writer.recovery import Recovery, carry_out, examine
 from protocol import ha
 from protocol.derived.file_layouts import encode_checkpoint
 from protocol.errors import BadRequest, RefusedError, StoreDamaged
@@ -101,7 +100,7 @@ def promote(root: Path, settings: Settings, though_alive: bool = False) -> Promo
         if role is None or role.role != roles.REPLICA:
             raise roles.WrongRole(f"the store {place} is not a replica", "keelog serve DIR runs it")
         state = read_follow_state(place)
-        found = examine(place, settings)
+        found = recovery.examine(place, settings)
         acknowledged = max(role.acknowledged, state.acknowledged)
         if found.end < acknowledged:
             raise AcknowledgedLost(
@@ -111,7 +110,7 @@ def promote(root: Path, settings: Settings, though_alive: bool = False) -> Promo
             )
         master_end = _master_end(state, though_alive)
         checkpoints.clear_clean(place)
-        epoch = carry_out(found, settings.enabled_append_prop_crc)
+        epoch = recovery.carry_out(found, settings.enabled_append_prop_crc)
         topics = add_topics_of_log(found, settings, state.topics_end)
         roles.save_role(
             place, roles.StoreRole(roles.MASTER, role.source, epoch, found.end, acknowledged)
@@ -131,7 +130,7 @@ def promote(root: Path, settings: Settings, though_alive: bool = False) -> Promo
         )
 
 
-def add_topics_of_log(found: Recovery, settings: Settings, begin: int) -> tuple[str, ...]:
+def add_topics_of_log(found: recovery.Recovery, settings: Settings, begin: int) -> tuple[str, ...]:
     """Gives each topic that has messages from log offset `begin` on the queues that they are in;
     returns the names of those that lacked some. For a log whose end is carried out.
 
@@ -224,7 +223,7 @@ def rewind(root: Path, offset: int, settings: Settings, apply: bool = False) -> 
 
 def rewind_held(place: Path, offset: int, settings: Settings, apply: bool) -> Rewind:
     """As `rewind`, of a store whose lock is held."""
-    found = examine(place, settings)
+    found = recovery.examine(place, settings)
     if not found.min_offset <= offset <= found.end:
         raise BadRequest(
             f"offset {offset} is outside of the log, [{found.min_offset}, {found.end}]",
@@ -238,7 +237,7 @@ def rewind_held(place: Path, offset: int, settings: Settings, apply: bool) -> Re
         return plan
     if found.cut is not None:
         # What a kill left of a record goes to quarantine too, by itself.
-        carry_out(found, settings.enabled_append_prop_crc)
+        recovery.carry_out(found, settings.enabled_append_prop_crc)
     kept = _carry_out(place, plan, found.segment_bytes)
     return plan._replace(kept_in=str(kept))
 
@@ -261,7 +260,7 @@ def _records_from(root: Path, offset: int, end: int) -> int:
 
 def _carry_out(root: Path, plan: Rewind, segment_bytes: int) -> Path:
     """Copies, lowers all that names the log above the cut, then cuts."""
-    end = LogEnd(root, plan.offset, segment_bytes)
+    end = recovery.LogEnd(root, plan.offset, segment_bytes)
     report = {
         "kind": "rewound",
         "why": "keelog replica rewind",
@@ -272,12 +271,12 @@ def _carry_out(root: Path, plan: Rewind, segment_bytes: int) -> Path:
     kept = keep_bytes(root, plan.offset, _pieces(end, plan.end), report)
     _lower(root, plan.offset)
     _lower_checkpoint(root, end)
-    drop_segments_behind(end)
-    zero_behind(end)
+    recovery.drop_segments_behind(end)
+    recovery.zero_behind(end)
     return kept
 
 
-def _pieces(end: LogEnd, stop: int) -> Iterator[tuple[int, bytes]]:
+def _pieces(end: recovery.LogEnd, stop: int) -> Iterator[tuple[int, bytes]]:
     at = end.offset
     while at < stop:
         base = at - at % end.segment_bytes
@@ -321,7 +320,7 @@ def _lower_acknowledged(root: Path, offset: int) -> None:
         write_follow_state(root, state._replace(acknowledged=acknowledged, topics_end=topics_end))
 
 
-def _lower_checkpoint(root: Path, end: LogEnd) -> None:
+def _lower_checkpoint(root: Path, end: recovery.LogEnd) -> None:
     """RocketMQ's checkpoint says no more than the log holds."""
     lowered = lowered_checkpoint(read_checkpoint(root), end.offset, _last_time(end))
     path = root / CHECKPOINT_FILE
@@ -329,7 +328,7 @@ def _lower_checkpoint(root: Path, end: LogEnd) -> None:
         disk.write_atomically(path, encode_checkpoint(lowered))
 
 
-def _last_time(end: LogEnd) -> int:
+def _last_time(end: recovery.LogEnd) -> int:
     """The store time of the last record before the cut, of the segment that it is in; else 0."""
     files = OpenFiles()
     try:
@@ -368,7 +367,7 @@ def lead(root: Path, settings: Settings, epoch: int) -> int:
                 f"the controller says epoch {epoch}, and epoch {last} wrote this log",
                 "controllers that lost their data? give the group another --broker-name",
             )
-        found = examine(place, settings)
+        found = recovery.examine(place, settings)
         acknowledged = role.acknowledged if role is not None and role.role == roles.REPLICA else 0
         if found.end < acknowledged:
             raise AcknowledgedLost(
@@ -378,7 +377,7 @@ def lead(root: Path, settings: Settings, epoch: int) -> int:
         if epoch > last:
             # From here on others copy: what the epoch begins with has to be on the disk.
             checkpoints.clear_clean(place)
-            carry_out(found, settings.enabled_append_prop_crc)
+            recovery.carry_out(found, settings.enabled_append_prop_crc)
             # The first epoch owns all that the log has.
             start = found.end if known else found.min_offset
             kept = ha.epochs_from(known, found.min_offset)
@@ -396,7 +395,7 @@ def follow(root: Path, settings: Settings, source: str, greeting: ha.MasterGreet
     Raises NoCommonEpoch, StoreDamaged, BadRequest where the log begins after the common point.
     """
     with stopped_store(root) as place:
-        found = examine(place, settings)
+        found = recovery.examine(place, settings)
         joined = Joined(found.end)
         if found.end > found.min_offset:
             point = same_up_to(place, found.end, greeting)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from node.reader.tail_cache import TailCache, Taken
 from node.runtime.process import met_damage, now_ms
 from node.runtime.settings import Settings
-from node.serving.unix_server import Payload
+from node.serving.request_server import Payload
 from node.store.config.topics_file import Topic, TopicsFile
 from node.store.file_cache import FileVanished
 from node.store.opening import RunningStore

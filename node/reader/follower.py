@@ -55,18 +55,14 @@ class StoreFollower:
     but only if `ask_for_ring` is true, and not beyond an event of `bell_fd`.
     """
 
-    def __init__(
-        self, site: ReaderSite, desk: PullDesk, page: WorkerPage, context: wakeup.Context
-    ) -> None:
+    def __init__(self, site: ReaderSite, desk: PullDesk, page: WorkerPage) -> None:
         self.desk = desk
         self._pages: StatePages = desk.store.pages
         self._site = site
         self._page = page
-        self._wakeup = wakeup.DatagramWakeup(site.slot)
+        self._wakeup = wakeup.Wakeup(site.slot)
         self.bell_fd = self._wakeup.watched
-        self._workers = wakeup.Waiters(
-            context, site.root, lambda slot: slot.startswith(QUEUE_WORKER_PREFIX)
-        )
+        self._workers = wakeup.Waiters(site.root, lambda slot: slot.startswith(QUEUE_WORKER_PREFIX))
         self._listens = False
         self._growths: list[int] = []
         """What the workers had counted at the last look for pulls that wait for them."""

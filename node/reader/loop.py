@@ -17,9 +17,8 @@ from node.runtime.shortage import is_shortage
 from node.runtime.state_page import RUNNING, STOPPING, WorkerPage
 from node.runtime.stats import StatsPage, TopicCounts
 from node.runtime.stats_series import READER as STATS
-from node.runtime.wakeup import READER, Context
-from node.serving.request_server import RequestWait, Server
-from node.serving.unix_server import bulk_socket
+from node.runtime.wakeup import READER
+from node.serving.request_server import RequestWait, Server, bulk_socket
 from node.store.config.topics_file import TopicsFile
 from protocol.errors import BadRequest, MqError, ServiceNotAvailable
 
@@ -43,7 +42,6 @@ class Reader:
         site: ReaderSite,
         server: Server,
         page: WorkerPage,
-        context: Context,
     ) -> None:
         self.server = server
         self._page = page
@@ -54,7 +52,7 @@ class Reader:
             server.send,
             site.shards,
         )
-        self._follower = StoreFollower(site, self.service.desk, page, context)
+        self._follower = StoreFollower(site, self.service.desk, page)
         number = int(site.slot.removeprefix(READER))
         self._stats = StatsPage(site.root, STATS, number)
         self._topics = TopicCounts(site.root, STATS, number)
@@ -66,7 +64,7 @@ class Reader:
         """Serves until the flag is set, then answers the held pulls."""
         bell_fd = self._follower.bell_fd
         watched = (*self.server.watched, bell_fd, stop.fd)
-        wait = RequestWait(watched, self.server.note_ready)
+        wait = RequestWait(watched, self.server)
         self._page.publish(state=RUNNING)
         follower, sleep_ms = self._follower, 0
         while not stop.is_set:
@@ -111,14 +109,14 @@ class Reader:
         self._beat(now)
 
     def _is_anything_due(self, now: float) -> bool:
-        if self.server.has_requests or self.server.has_unsent:
+        if self.server.ready or self.server.unsent:
             return True
         return self._follower.is_anything_due(now)
 
     def _sleep_ms(self, now: float) -> int:
-        if self.server.has_requests:
+        if self.server.ready:
             return 0
-        return self._follower.sleep_ms(now, self.server.has_unsent)
+        return self._follower.sleep_ms(now, bool(self.server.unsent))
 
     def _beat(self, now: float) -> None:
         if not self._follower.beat(now, self.service.requests):
@@ -131,7 +129,7 @@ class Reader:
     def _stop(self) -> None:
         self._follower.stop()
         stopping = ServiceNotAvailable("this reader is stopping", "ask another one, or again later")
-        self.server.look_everywhere()
+        self.server.may_have_remote = True
         for _ in range(STOP_REQUESTS_MAX):
             received = self.server.receive()
             if received is None:
@@ -173,12 +171,12 @@ def _serve(child: process.ChildProcess, settings: Settings, stop: process.StopFl
         raise BadRequest(f"reader {options.index} of a node with {options.shards} queue workers")
     site = ReaderSite(root, f"{READER}{options.index}", options.shards, settings)
     with process.take_place(root, site.slot) as page:
-        context: Context = zmq.Context()
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         bulk = bulk_socket(options.local) if options.local else ""
         server = Server(
             context, options.bind, FRAME_BYTES_MAX, ANSWERS_MAX, local=options.local, bulk=bulk
         )
-        reader = Reader(site, server, page, context)
+        reader = Reader(site, server, page)
         child.report_ready(server.endpoint)
         reader.run(stop)
         reader.close()

@@ -42,8 +42,7 @@ from node.runtime.stats_series import (
     READER_OPS,
     REQUESTS,
 )
-from node.serving.request_server import BadFrames, Received
-from node.serving.unix_server import Payload
+from node.serving.request_server import BadFrames, Payload, Received
 from node.store.config.topics_file import TopicsFile
 from node.store.file_cache import FileVanished
 from node.store.indexes import IndexFile, readable_end

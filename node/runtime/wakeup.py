@@ -1,9 +1,9 @@
-"""Bells: one process of a node wakes another that sleeps until the log has grown.
+"""Wake-ups: one process of a node wakes another that sleeps until the log has grown.
 
-A bell is a socket in `keelog/run`, the current folder of each process: paths of sockets must be
-short. Workers have ZeroMQ sockets. Readers have datagram sockets, because consumers wait for them:
-ZeroMQ passes each ring through a thread at either end, and waking those threads took a fifth of a
-message's time from its producer to a waiting consumer.
+A sleeper has a datagram socket in `keelog/run`, the current folder of each process: paths of
+sockets must be short. Consumers and followers wait for some of them, and ZeroMQ would pass each
+wake-up through a thread at either end: those took a fifth of a message's time from its producer to
+a waiting consumer.
 
 A ring shortens a sleep and nothing else: the state pages are the truth, and a sleeper looks at them
 by itself: within some milliseconds while messages flow, less often the longer the log is quiet
@@ -14,35 +14,26 @@ is not rung.
 
 import os
 import socket
-import struct
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 
-import zmq
-
 from node.runtime import disk
-from node.runtime.state_page import NEVER, WorkerPage, run_dir, shard_of_slot
+from node.runtime.state_page import NEVER, WAKE_AT, WorkerPage, run_dir, shard_of_slot
 from protocol.ids import Queue, shard_of
 
 RINGS_AT_ONCE = 64
-RING_BYTES_MAX = 64 * 1024
 READER, GATEWAY = "reader-", "gateway-"
 READER_SLOTS = (READER, GATEWAY)
-"""The prefixes of the slots whose bell is a `DatagramWakeup`: they answer pulls."""
+"""The prefixes of the slots of processes that answer pulls."""
 FOLLOWERS_SLOT, WRITER_SLOT = "followers-0", "writer"
-"""Their bells are `DatagramWakeup`s too: the first is rung when the log is flushed, the second when
-followers have acknowledged what a request waits for."""
-RINGS_HIGH_WATER_MARK = 1_000
-RECONNECT_MS = 10
+"""The first is rung when the log is flushed, the second when followers have acknowledged what a
+request waits for."""
 SLEEP_S_MAX = 0.5
 """A process looks at the state pages, and gives its heartbeat, at least this often."""
 QUIET_SHARE = 32
 """A sleep lasts this part of the time since the log grew last."""
-_POLLIN = int(zmq.POLLIN)
 _PAGE_SUFFIX = ".page"
-_GREW = struct.Struct("<qq")
-Context = zmq.Context[zmq.Socket[bytes]]
 Grown = Callable[[], Collection[Queue] | None]
 
 
@@ -65,67 +56,7 @@ def bell_file(slot: str) -> str:
     return f"{slot}.bell"
 
 
-class ZmqWakeup:
-    """The sleeper's end. The current folder must be `keelog/run`, and the slot's lock be held."""
-
-    def __init__(self, context: Context, slot: str) -> None:
-        """Takes the place of a predecessor's."""
-        self.socket = context.socket(zmq.SUB)
-        for option, value in (
-            (zmq.LINGER, 0),
-            (zmq.MAXMSGSIZE, RING_BYTES_MAX),
-            (zmq.RCVHWM, RINGS_HIGH_WATER_MARK),
-        ):
-            self.socket.setsockopt(option, value)
-        self.socket.setsockopt(zmq.SUBSCRIBE, b"")
-        # An ipc socket is a file, and only its owner may write to it.
-        mask = os.umask(0o077)
-        try:
-            self.socket.bind(_endpoint(slot))
-        finally:
-            os.umask(mask)
-
-    def rings(self) -> list[bytes]:
-        """The messages of the rings since the last look, RINGS_AT_ONCE at most."""
-        heard: list[bytes] = []
-        # An enum's `&` costs more than the rest of it.
-        while len(heard) < RINGS_AT_ONCE and int(self.socket.getsockopt(zmq.EVENTS)) & _POLLIN:
-            heard.append(self.socket.recv())
-        return heard
-
-    def close(self) -> None:
-        """Nobody hears anything from now on."""
-        self.socket.close()
-
-
-class ZmqRinger:
-    """The end that rings one sleeper, which may start later. The current folder must be
-    `keelog/run`."""
-
-    def __init__(self, context: Context, slot: str) -> None:
-        self._socket = context.socket(zmq.PUB)
-        for option, value in (
-            (zmq.LINGER, 0),
-            (zmq.SNDHWM, RINGS_HIGH_WATER_MARK),
-            (zmq.RECONNECT_IVL, RECONNECT_MS),
-        ):
-            self._socket.setsockopt(option, value)
-        self._socket.connect(_endpoint(slot))
-
-    def ring(self, message: bytes = b"") -> None:
-        """Never waits: the ring is lost if the sleeper is gone, or too many wait for it already."""
-        self._socket.send(message, zmq.NOBLOCK)
-
-    def close(self) -> None:
-        """Gives the socket back."""
-        self._socket.close()
-
-
-def _endpoint(slot: str) -> str:
-    return f"ipc://{bell_file(slot)}"
-
-
-class DatagramWakeup:
+class Wakeup:
     """The sleeper's end. The current folder must be `keelog/run`, and the slot's lock be held."""
 
     def __init__(self, slot: str) -> None:
@@ -142,52 +73,41 @@ class DatagramWakeup:
         self.watched = self._socket.fileno()
         """The descriptor that is readable when the bell has rung."""
 
-    def rings(self) -> list[bytes]:
-        """As `ZmqWakeup.rings`."""
-        heard: list[bytes] = []
-        with suppress(BlockingIOError):
-            while len(heard) < RINGS_AT_ONCE:
-                heard.append(self._socket.recv(RING_BYTES_MAX))
-        return heard
-
-    def hush(self) -> None:
-        """Takes one ring, after `watched` became readable: a further one shows again there."""
-        with suppress(BlockingIOError):
-            self._socket.recv(RING_BYTES_MAX)
+    def hush(self, most: int = 1) -> int:
+        """Takes rings, `most` or fewer, and returns how many there were. A further one makes
+        `watched` readable again."""
+        for count in range(most):
+            try:
+                self._socket.recv(1)
+            except BlockingIOError:
+                return count
+        return most
 
     def close(self) -> None:
-        """Nobody hears anything from now on."""
         self._socket.close()
 
 
-class DatagramRinger:
-    """The end that rings one sleeper, which may start later. The current folder must be
+class Ringer:
+    """The end that rings sleepers, which may start later. The current folder must be
     `keelog/run`."""
 
-    def __init__(self, slot: str) -> None:
+    def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
-        self._file = bell_file(slot)
 
-    def ring(self, message: bytes = b"") -> None:
-        """As `ZmqRinger.ring`."""
+    def ring(self, slot: str) -> None:
+        """Never waits: the ring is lost if the sleeper is gone, or too many wait for it already."""
         with suppress(OSError):
-            self._socket.sendto(message, self._file)
+            self._socket.sendto(b"", bell_file(slot))
 
     def close(self) -> None:
-        """Gives the socket back."""
         self._socket.close()
-
-
-Ringer = ZmqRinger | DatagramRinger
 
 
 class Sleeper:
-    """One process that may want to be rung: its slot, and its page as it was found."""
+    """One process that may want to be rung: its page as it was found."""
 
-    def __init__(self, ringer: Ringer, slot: str, page: WorkerPage, file_number: int) -> None:
-        self.ringer = ringer
-        self.slot = slot
+    def __init__(self, slot: str, page: WorkerPage, file_number: int) -> None:
         self.page = page
         self.file_number = file_number
         self.rung_at = NEVER
@@ -201,25 +121,18 @@ class Sleeper:
         number, total = self._shard
         return any(shard_of(queue, total) == number for queue in queues)
 
-    def close(self) -> None:
-        """Gives socket and map back."""
-        self.ringer.close()
-        self.page.close()
-
 
 class Waiters:
     """The processes that have a page, of some slots. `look` finds new ones: now and then."""
 
-    def __init__(self, context: Context, root: Path, takes: Callable[[str], bool]) -> None:
-        self._context = context
+    def __init__(self, root: Path, takes: Callable[[str], bool]) -> None:
         self._folder = run_dir(root)
         self._root = root
         self._takes = takes
-        self._known: dict[str, Sleeper] = {}
+        self._ringer = Ringer()
+        self.known: dict[str, Sleeper] = {}
+        """By slot."""
         self.look()
-
-    def __iter__(self) -> Iterator[Sleeper]:
-        return iter(self._known.values())
 
     def look(self) -> None:
         """Opens the pages that are new, and those that took the place of others.
@@ -227,19 +140,14 @@ class Waiters:
         A page that cannot be opened now is tried again later: its owner wakes up by itself, too.
         """
         found = self._listed()
-        for slot, sleeper in list(self._known.items()):
+        for slot, sleeper in list(self.known.items()):
             if found.get(slot) != sleeper.file_number:
-                self._known.pop(slot).close()
+                self.known.pop(slot).page.close()
         for slot, number in found.items():
-            if slot not in self._known and self._takes(slot):
-                # Of ZeroMQ's socket, too: there may be no descriptor for it now.
-                with suppress(OSError, zmq.ZMQError):
+            if slot not in self.known and self._takes(slot):
+                with suppress(OSError):
                     page = WorkerPage.open(self._root, slot)
-                    is_datagram = is_reader(slot) or slot == FOLLOWERS_SLOT
-                    ringer: Ringer = (
-                        DatagramRinger(slot) if is_datagram else ZmqRinger(self._context, slot)
-                    )
-                    self._known[slot] = Sleeper(ringer, slot, page, number)
+                    self.known[slot] = Sleeper(slot, page, number)
 
     def _listed(self) -> dict[str, int]:
         """The slots that have a page, and the page's file number."""
@@ -251,39 +159,37 @@ class Waiters:
             }
         return {}
 
-    def wake(self, epoch: int, readable: int, grown: Grown = lambda: None) -> None:
-        """Rings the sleepers whose `wake_at` the log has reached, with epoch and offset, two i64.
+    def wake(self, readable: int, grown: Grown = lambda: None) -> None:
+        """Rings the sleepers whose `wake_at` the log has reached.
 
         `grown` returns the queues that the log grew by, or None for any: workers of other queues
         are not rung. It is called only when there is a sleeper to ring.
         """
-        for sleeper in self._known.values():
-            wake_at = sleeper.page.wake_at
+        for slot, sleeper in self.known.items():
+            wake_at = sleeper.page.numbers[WAKE_AT]
             if wake_at > readable or wake_at == sleeper.rung_at:
                 continue
             queues = grown()
             if queues is None or sleeper.is_of(queues):
                 sleeper.rung_at = wake_at
-                sleeper.ringer.ring(_GREW.pack(epoch, readable))
+                self._ringer.ring(slot)
 
     @property
     def are_listening(self) -> bool:
-        """Whether any of them listens."""
-        return any(sleeper.page.listens for sleeper in self._known.values())
+        return any(sleeper.page.listens for sleeper in self.known.values())
 
     def ring_listeners(self) -> None:
-        """Rings those that listen."""
-        for sleeper in self._known.values():
+        for slot, sleeper in self.known.items():
             if sleeper.page.listens:
-                sleeper.ringer.ring()
+                self._ringer.ring(slot)
 
     def ring_all(self) -> None:
         """Rings each of them, awake or not."""
-        for sleeper in self._known.values():
-            sleeper.ringer.ring()
+        for slot in self.known:
+            self._ringer.ring(slot)
 
     def close(self) -> None:
-        """Gives sockets and maps back."""
-        for sleeper in self._known.values():
-            sleeper.close()
-        self._known = {}
+        self._ringer.close()
+        for sleeper in self.known.values():
+            sleeper.page.close()
+        self.known = {}

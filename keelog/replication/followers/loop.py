@@ -75,8 +75,8 @@ class FollowerServer:
         )
         self._ahead = AheadBefore()
         self._connections: dict[int, FollowerConnection] = {}
-        self._wakeup = wakeup.DatagramWakeup(wakeup.FOLLOWERS_SLOT)
-        self._writer = wakeup.DatagramRinger(wakeup.WRITER_SLOT)
+        self._wakeup = wakeup.Wakeup(wakeup.FOLLOWERS_SLOT)
+        self._writer = wakeup.Ringer()
         self._epoll = select.epoll()
         for fd in (listener.fileno(), self._wakeup.watched):
             self._epoll.register(fd, select.EPOLLIN)
@@ -132,7 +132,7 @@ class FollowerServer:
     def _turn(self, events: Events) -> None:
         now = time.monotonic()
         if self._wakeup.watched in events:
-            self._wakeup.rings()
+            self._wakeup.hush(wakeup.RINGS_AT_ONCE)
         if self._listener.fileno() in events and now >= self._accept_at:
             self._accept(now)
         self._look(now)
@@ -253,7 +253,7 @@ class FollowerServer:
         wanted = self._log.wants_acknowledged
         if 0 < wanted <= acknowledged and wanted != self._rung_for:
             self._rung_for = wanted
-            self._writer.ring()
+            self._writer.ring(wakeup.WRITER_SLOT)
 
     def _show(self, now: float) -> None:
         state = self._book.state(self._connections.values(), self._log, now)

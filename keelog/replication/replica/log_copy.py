@@ -24,8 +24,7 @@ from node.runtime.wakeup import Waiters
 from node.store.log.segments import list_folder
 from node.writer.log.commit_log import make_segment
 from node.writer.log.flush import FlushServices
-from node.writer.log.tail import LogEnd, has_bytes_behind
-from node.writer.recovery import TailNotes
+from node.writer.recovery import LogEnd, TailNotes, has_bytes_behind
 from node.writer.store import WriterStore
 from protocol.names import COMMIT_LOG_DIR, offset_file_name
 from protocol.record.codec import FILLER_BYTES, Filler, Torn
@@ -231,7 +230,7 @@ class LogCopy:
     def _publish(self) -> None:
         store = self.store
         store.page.show_append(store.placement.records, store.log.end)
-        self._workers.wake(store.epoch, store.log.end)
+        self._workers.wake(store.log.end)
         store.snapshot_if_due(self.settle)
 
     def take_flushed(self, now: float) -> None:

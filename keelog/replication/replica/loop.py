@@ -26,7 +26,7 @@ from node.runtime.run_files import FOLLOWING, FollowState, read_follow_state, wr
 from node.runtime.settings import Settings
 from node.runtime.state_page import DISK_FULL, RUNNING, STOPPING
 from node.runtime.store_paths import check_held
-from node.runtime.wakeup import SLEEP_S_MAX, Context, Waiters
+from node.runtime.wakeup import SLEEP_S_MAX, Waiters
 from node.serving.request_server import Received, Server, serve_waiting
 from node.store.identity.roles import REPLICA, StoreRole, load_role, save_role
 from node.writer.broker_checkpoint import SAVE_EVERY_S
@@ -103,8 +103,8 @@ class Replica:
         watched: list[tuple[Any, int]] = [(one, 1) for one in (*self.server.watched, stop_fd)]
         watched += [(fd, 1) for fd in (*self.copy.flushing.fds, self.tables.fd)]
         watched += self.follower.watched
-        busy = has_more or self.server.has_requests
-        soon = self.server.has_unsent or self.follower.lacks
+        busy = has_more or self.server.ready
+        soon = self.server.unsent or self.follower.lacks
         zmq.zmq_poll(watched, 0 if busy else _SOON_MS if soon else self._sleep_ms())
 
     def _sleep_ms(self) -> int:
@@ -276,8 +276,8 @@ def _serve(child: process.ChildProcess, settings: Settings, stop: process.StopFl
     segment_bytes = settings.mapped_file_size_commit_log
     prepare = partial(_prepare, finder=finder, segment_bytes=segment_bytes)
     store = open_own_store(child, settings_of_copy(settings), prepare)
-    context: Context = zmq.Context()
-    workers = Waiters(context, root, is_log_follower)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    workers = Waiters(root, is_log_follower)
     server = Server(context, child.options.bind, local=child.options.local)
     child.what = f"the replica of {root} stops, its log can no longer be trusted"
     replica = Replica(store, server, workers, finder, str(source))

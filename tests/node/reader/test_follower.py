@@ -5,7 +5,6 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-import zmq
 
 from node.reader.follower import IDLE_MS, TICK_MS, ReaderSite, StoreFollower
 from node.runtime.state_page import NEVER, WorkerPage, run_dir
@@ -19,11 +18,11 @@ NAME = "small-clean"
 class Following:
     """A desk and its follower, whose turns a test makes."""
 
-    def __init__(self, reader: Desk, page: WorkerPage, context: "zmq.Context[zmq.Socket[bytes]]"):
+    def __init__(self, reader: Desk, page: WorkerPage) -> None:
         living = reader.living
         self.reader, self.page = reader, page
         site = ReaderSite(living.root, "reader-0", living.shards, living.settings)
-        self.follower = StoreFollower(site, reader.service.desk, page, context)
+        self.follower = StoreFollower(site, reader.service.desk, page)
         self.now = 1_000.0
 
     def turn(self, later_s: float = 0.0) -> int:
@@ -51,15 +50,13 @@ def following(
     living, where = LivingStore(root, facts(NAME)), spot(NAME)
     living.begin_epoch(where.before)
     monkeypatch.chdir(run_dir(Path(root)))
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     with closing(Desk(living)) as reader, WorkerPage.create(root, "reader-0") as page:
         reader.now = 1_000.0
-        made = Following(reader, page, context)
+        made = Following(reader, page)
         made.turn()
         yield made, where
         made.follower._wakeup.close()
         made.follower._workers.close()
-    context.term()
 
 
 def test_a_patient_pull_is_answered_within_its_patience_and_the_log_is_not_followed(

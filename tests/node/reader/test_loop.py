@@ -59,7 +59,7 @@ def asking(golden_copy: GetStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[A
         server = Server(context, ANY_PORT)
         client = context.socket(zmq.DEALER)
         client.connect(server.endpoint)
-        with closing(Reader(site, server, page, context)) as reader:
+        with closing(Reader(site, server, page)) as reader:
             yield Asking(reader, client)
         client.close(0)
     context.term()
