@@ -417,13 +417,13 @@ class Server:
         self.unsent_dropped = 0
         self._pack = frames.HeaderPacker()
         self.unsent: dict[bytes, Behind] = {}
-        """Answers that are kept here: call `receive` again soon, which sends them."""
+        """What is kept here for slow peers: call `receive` again soon, which sends it."""
         self._sent_again_at = 0.0
         self._unsent_count = 0
         self._unsent_bytes = 0
         self._owed = Owed()
-        self.socket = context.socket(zmq.ROUTER)
         waiting_max = backlog(BACKLOG)
+        self.socket = _router(context, endpoint, frame_bytes_max, answers_max, waiting_max)
         self._doors = doors.Doors(self.socket, waiting_max)
         self._alone = [(self.socket, int(zmq.POLLIN))]
         self._local: LocalEnd | None = None
@@ -433,19 +433,6 @@ class Server:
         as a small append."""
         # What `socket.send` calls once it has looked for options that a ROUTER does not have.
         self._send: Callable[..., object] = super(zmq.Socket, self.socket).send
-        for option, value in (
-            (zmq.MAXMSGSIZE, frame_bytes_max),
-            (zmq.HANDSHAKE_IVL, HANDSHAKE_MS),
-            (zmq.HEARTBEAT_IVL, HEARTBEAT_MS),
-            (zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS),
-            (zmq.ROUTER_MANDATORY, 1),
-            (zmq.BACKLOG, waiting_max),
-            (zmq.RCVHWM, RECEIVE_HIGH_WATER_MARK),
-            (zmq.SNDHWM, answers_max),
-            (zmq.LINGER, LINGER_MS),
-            (zmq.IPV6, int(doors.is_v6(endpoint))),
-        ):
-            self.socket.setsockopt(option, value)
         try:
             self.endpoint = self._doors.bind(endpoint, name)
             """Where clients connect: the real port for `:0` or `:*`."""
@@ -666,7 +653,7 @@ class RequestWait:
     def __init__(
         self, watched: "Iterable[zmq.Socket[bytes] | int]", server: Server | None = None
     ) -> None:
-        """Each wait tells `server` whether its ZeroMQ socket is ready."""
+        """Each wait notes at `server` whether its ZeroMQ socket is ready."""
         # What a zmq.Poller asks; the list is made once.
         self._watched: list[tuple[Any, int]] = [(one, int(zmq.POLLIN)) for one in watched]
         self._server = server
@@ -692,6 +679,30 @@ def bulk_socket(local: str) -> str:
     """Returns the name of a process's second local socket, for answers that are many and large:
     ZeroMQ's thread sends one while the loop makes the next."""
     return f"{local}-bulk"
+
+
+def _router(
+    context: "zmq.Context[zmq.Socket[bytes]]",
+    endpoint: str,
+    frame_bytes_max: int,
+    answers_max: int,
+    waiting_max: int,
+) -> "zmq.Socket[bytes]":
+    made = context.socket(zmq.ROUTER)
+    for option, value in (
+        (zmq.MAXMSGSIZE, frame_bytes_max),
+        (zmq.HANDSHAKE_IVL, HANDSHAKE_MS),
+        (zmq.HEARTBEAT_IVL, HEARTBEAT_MS),
+        (zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS),
+        (zmq.ROUTER_MANDATORY, 1),
+        (zmq.BACKLOG, waiting_max),
+        (zmq.RCVHWM, RECEIVE_HIGH_WATER_MARK),
+        (zmq.SNDHWM, answers_max),
+        (zmq.LINGER, LINGER_MS),
+        (zmq.IPV6, int(doors.is_v6(endpoint))),
+    ):
+        made.setsockopt(option, value)
+    return made
 
 
 @contextmanager

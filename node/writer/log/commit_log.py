@@ -134,7 +134,7 @@ class CommitLog:
         self.segment_bytes = segment_bytes
         self.end = end
         self.full_at = -1
-        """Below it a request must end, so that a filler fits behind it (doAppend's rule)."""
+        """Below it a request must end, so that a filler fits after it (doAppend's rule)."""
         self.pool = pool
         self._ahead = ahead
         self._committed = end
