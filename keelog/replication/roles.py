@@ -32,7 +32,6 @@ from node.store.log.segments import SegmentList, list_folder
 from node.store.opening import StoppedStore, open_store
 from node.store.quarantine import keep_bytes
 from node.writer import broker_checkpoint, recovery
-from node.writer.log.tail import LogEnd, drop_segments_behind, zero_behind
 from protocol import errors, ha, ids, names
 from protocol.derived.file_layouts import encode_checkpoint
 from protocol.record.codec import Filler, Record
@@ -243,7 +242,7 @@ def _log(root: Path, end: int) -> Iterator[LogReader]:
 
 def _carry_out(root: Path, plan: Rewind, segment_bytes: int) -> Path:
     """Copies, lowers all that names the log above the cut, then cuts."""
-    end = LogEnd(root, plan.offset, segment_bytes)
+    end = recovery.LogEnd(root, plan.offset, segment_bytes)
     report = {
         "kind": "rewound",
         "why": "keelog replica rewind",
@@ -254,8 +253,8 @@ def _carry_out(root: Path, plan: Rewind, segment_bytes: int) -> Path:
     kept = keep_bytes(root, plan.offset, log_bytes(end, plan.end), report)
     _lower(root, plan.offset)
     _lower_checkpoint(root, end)
-    drop_segments_behind(end)
-    zero_behind(end)
+    recovery.drop_segments_behind(end)
+    recovery.zero_behind(end)
     return kept
 
 
@@ -292,7 +291,7 @@ def _lower_acknowledged(root: Path, offset: int) -> None:
         )
 
 
-def _lower_checkpoint(root: Path, end: LogEnd) -> None:
+def _lower_checkpoint(root: Path, end: recovery.LogEnd) -> None:
     """RocketMQ's checkpoint says no more than the log holds."""
     lowered = broker_checkpoint.lowered_checkpoint(
         read_checkpoint(root), end.offset, _last_time(end)
@@ -302,7 +301,7 @@ def _lower_checkpoint(root: Path, end: LogEnd) -> None:
         disk.write_atomically(path, encode_checkpoint(lowered))
 
 
-def _last_time(end: LogEnd) -> int:
+def _last_time(end: recovery.LogEnd) -> int:
     """The store time of the last record before the cut, of the segment that it is in; else 0."""
     with _log(end.root, end.offset) as reader:
         begin = max(end.offset - 1 - (end.offset - 1) % end.segment_bytes, reader.min_offset)

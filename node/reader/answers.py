@@ -15,7 +15,7 @@ import numpy as np
 
 from node.reader.tail_cache import TailCache
 from node.runtime.process import met_damage, now_ms
-from node.serving.unix_server import Payload
+from node.serving.request_server import Payload
 from node.store.config.topics_file import Topic, TopicsFile
 from node.store.file_cache import FileVanished
 from node.store.indexes import readable_end

@@ -23,8 +23,14 @@ from node.runtime.shortage import as_refusal, is_shortage
 from node.runtime.state_page import RUNNING, STOPPING, WorkerPage
 from node.runtime.stats import Counts, StatsPage, TopicCounts
 from node.runtime.wakeup import READER, Context
-from node.serving.request_server import BadFrames, Received, RequestWait, Server
-from node.serving.unix_server import Payload, bulk_socket
+from node.serving.request_server import (
+    BadFrames,
+    Payload,
+    Received,
+    RequestWait,
+    Server,
+    bulk_socket,
+)
 from node.store.config.topics_file import TopicsFile
 from node.store.opening import RunningStore
 from node.store.query.pull import TransferLimits
@@ -253,12 +259,12 @@ class Reader:
         """Serves until the flag is set, then answers the held pulls."""
         server, follower, sleep_ms = self.server, self._follower, 0
         bell_fd = follower.bell_fd
-        wait = RequestWait((*server.watched, bell_fd, stop.fd), server.note_ready)
+        wait = RequestWait((*server.watched, bell_fd, stop.fd), server)
         self._page.publish(state=RUNNING)
         while not stop.is_set:
             ready = wait.poll(sleep_ms, self.was_lone)
             now = time.monotonic()
-            has_work = bool(ready) or server.has_requests or server.has_unsent
+            has_work = bool(ready or server.ready or server.unsent)
             if has_work or follower.is_anything_due(now):
                 try:
                     self.step(now, is_rung=any(one == bell_fd for one, _ in ready))
@@ -266,8 +272,8 @@ class Reader:
                     self._pause(error, now)
                 now = time.monotonic()
             sleep_ms = 0
-            if follower.ask_for_ring() and not server.has_requests:
-                sleep_ms = follower.sleep_ms(now, server.has_unsent)
+            if follower.ask_for_ring() and not server.ready:
+                sleep_ms = follower.sleep_ms(now, bool(server.unsent))
         self._page.publish(state=STOPPING)
         self._stop()
 
@@ -310,7 +316,7 @@ class Reader:
         stopping = errors.ServiceNotAvailable(
             "this reader is stopping", "ask another one, or again later"
         )
-        self.server.look_everywhere()
+        self.server.may_have_remote = True
         for _ in range(STOP_REQUESTS_MAX):
             received = self.server.receive()
             if received is None:

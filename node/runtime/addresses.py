@@ -139,17 +139,16 @@ def _first_address(family: socket.AddressFamily) -> str:
     except OSError:  # a sandbox that does not say: --advertise does
         return ""
     up = [name for name in addresses if name in stats and stats[name].isup]
-    real = [name for name in up if not _is_odd(name, stats[name].flags)]
+    real = [
+        name  # a broker passes bridges, aliases and links from point to point over, too
+        for name in up
+        if not ((_INTERFACES / name / "bridge").exists() or ":" in name)
+        and "pointopoint" not in stats[name].flags.split(",")
+    ]
     for one in (one for name in (*real, *up) for one in addresses[name]):
         if one.family == family and _is_for_others(one.address):
             return str(one.address)
     return ""
-
-
-def _is_odd(name: str, flags: str) -> bool:
-    """Whether a broker passes an interface over."""
-    is_bridge = (_INTERFACES / name / "bridge").exists()
-    return is_bridge or ":" in name or "pointopoint" in flags.split(",")
 
 
 class MasterSource(NamedTuple):
@@ -206,7 +205,6 @@ def check_place(name: str, place: str) -> None:
 
 
 def _is_place(text: str) -> bool:
-    """Whether it is a HOST:PORT."""
     match = _PLACE_FORM.fullmatch(text)
     return match is not None and 0 < int(match[2]) <= PORT_MAX
 
@@ -227,14 +225,8 @@ class AllowedPeers:
                 "write addresses and networks, as 192.0.2.7,10.1.0.0/16",
             ) from None
 
-    @property
-    def are_all(self) -> bool:
-        """Whether everybody may."""
-        return not self._networks
-
     def allow(self, host: str) -> bool:
-        """Whether a connection from this address is taken."""
         address = ip_address(host.partition("%")[0])
         if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
             address = address.ipv4_mapped
-        return self.are_all or any(address in network for network in self._networks)
+        return not self._networks or any(address in network for network in self._networks)

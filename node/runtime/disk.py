@@ -129,16 +129,12 @@ def copy_range(source: int, target: int, start: int, count: int) -> None:
             except OSError as error:
                 if error.errno not in _NO_COPY_CALL:
                     raise
-                done = _copy_by_hand(source, target, start, count)
+                data = os.pread(source, min(count, _COPY_BYTES), start)
+                write_all(target, data, start)
+                done = len(data)
             if not done:
                 raise OSError(errno.EIO, f"the file that is copied ends at {start}")
             start, count = start + done, count - done
-
-
-def _copy_by_hand(source: int, target: int, start: int, count: int) -> int:
-    data = os.pread(source, min(count, _COPY_BYTES), start)
-    write_all(target, data, start)
-    return len(data)
 
 
 def allocate(descriptor: int, size: int) -> None:
@@ -299,7 +295,6 @@ def remove_dir(path: Path) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Removes a folder and all that is in it."""
     check_held()
     for folder, folders, files in os.walk(path, topdown=False):
         for name in files:

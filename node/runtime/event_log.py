@@ -205,66 +205,40 @@ class TextLines(logging.Formatter):
 
 
 @dataclass(slots=True)
-class _Repeats:
+class _Run:
+    """Of like events: how many were lines, and how many were left out since."""
+
     began_at: float
-    lines: int = 1
+    lines: int = 0
     left_out: int = 0
     last: logging.LogRecord | None = None
 
 
-class Repeats:
-    """Admits up to REPEATED_LINES_MAX events of each name within REPEAT_S.
-
-    Names are constants of the code, so the number of runs is bounded.
-    """
-
-    def __init__(self) -> None:
-        self._runs: dict[tuple[str, int, str], _Repeats] = {}
-
-    def admit(self, record: logging.LogRecord, now: float) -> bool:
-        """Whether it is a line; else it is counted."""
-        key = record.name, record.levelno, str(record.msg)
-        run = self._runs.get(key)
-        if run is None:
-            self._runs[key] = _Repeats(now)
-            return True
-        if run.lines < REPEATED_LINES_MAX:
-            run.lines += 1
-            return True
-        run.left_out += 1
-        run.last = record
-        return False
-
-    def ended(self, now: float) -> Iterator[logging.LogRecord]:
-        """Forgets runs that are over; yields the last event that each left out, with the count."""
-        for key, run in list(self._runs.items()):
-            if now - run.began_at < REPEAT_S:
-                continue
-            self._runs.pop(key, None)
-            if run.last is not None:
-                run.last.repeated = run.left_out
-                yield run.last
-
-
 class EventLines(logging.StreamHandler[LineOutput]):
-    """Writes events; repeated ones as a count, before the next line or at the end. So are
-    lines that the reader did not take, before the next one that goes."""
+    """Writes up to REPEATED_LINES_MAX events of each name within REPEAT_S, further ones as a count,
+    before the next line or at the end. So are lines that the reader did not take, before the next
+    one that goes. Names are constants of the code, so the number of runs is bounded."""
 
     def __init__(
         self, output: LineOutput = stderr, clock: Callable[[], float] = time.monotonic
     ) -> None:
         super().__init__(output)
         self._clock = clock
-        self._repeats = Repeats()
+        self._runs: dict[tuple[str, int, str], _Run] = {}
         self._dropped_before = output.dropped
 
     def emit(self, record: logging.LogRecord) -> None:
         """Writes the counts that are due, then the event."""
         now = self._clock()
         self._write_ended(now)
-        if self._repeats.admit(record, now):
+        run = self._runs.setdefault((record.name, record.levelno, str(record.msg)), _Run(now))
+        if run.lines < REPEATED_LINES_MAX:
+            run.lines += 1
             self._write_dropped()
             super().emit(record)
+        else:
+            run.left_out += 1
+            run.last = record
 
     def close(self) -> None:
         """Writes the last counts, at the process's end."""
@@ -284,8 +258,13 @@ class EventLines(logging.StreamHandler[LineOutput]):
             self._dropped_before = dropped
 
     def _write_ended(self, now: float) -> None:
-        for late in self._repeats.ended(now):
-            super().emit(late)
+        """Forgets runs that are over; writes the last event that each left out, with the count."""
+        for key, run in list(self._runs.items()):
+            if now - run.began_at >= REPEAT_S:
+                self._runs.pop(key, None)
+                if run.last is not None:
+                    run.last.repeated = run.left_out
+                    super().emit(run.last)
 
 
 def _time_of(record: logging.LogRecord) -> str:
@@ -362,12 +341,10 @@ def reopen(path: Path | None) -> None:
 
 
 def is_debug() -> bool:
-    """Whether debug events are lines."""
     return logging.getLogger().level == logging.DEBUG
 
 
 def set_debug(wanted: bool) -> None:
-    """Switches debug lines on or off."""
     logging.getLogger().setLevel(logging.DEBUG if wanted else logging.INFO)
     log.info("debug lines are on" if wanted else "debug lines are off")
 

@@ -154,8 +154,6 @@ def _close_to_readers(descriptor: int) -> None:
 
 
 class StoreLock(FileLock):
-    """The lock of a whole store."""
-
     @classmethod
     def acquire(
         cls,

@@ -585,7 +585,6 @@ def raise_file_limit() -> int:
 
 
 def machine_memory_bytes() -> int:
-    """All memory of the machine."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 

@@ -14,18 +14,10 @@
 """
 
 import json
+import typing
 from functools import cache
 from pathlib import Path
-from typing import (
-    Annotated,
-    Any,
-    Generic,
-    NamedTuple,
-    TypeVar,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 from node.runtime import disk
 from node.runtime.state_page import run_dir
@@ -90,7 +82,7 @@ def row_of(kind: Any, found: Any) -> Any:
     Fields of a NamedTuple that are missing have their defaults, those that it does not know are
     left out.
     """
-    outer, inner = get_origin(kind), get_args(kind)
+    outer, inner = typing.get_origin(kind), typing.get_args(kind)
     if outer is dict:
         return {row_of(inner[0], name): row_of(inner[1], one) for name, one in found.items()}
     if outer is not None and isinstance(found, list):
@@ -103,7 +95,7 @@ def row_of(kind: Any, found: Any) -> Any:
     raise TypeError(f"{found!r} where {kind} is expected")
 
 
-_hints = cache(get_type_hints)
+_hints = cache(typing.get_type_hints)
 
 
 def _plain(value: Any) -> Any:
@@ -263,8 +255,6 @@ class FollowerEnd(NamedTuple):
 
 
 class FollowersState(NamedTuple):
-    """Who follows the node."""
-
     needed: Annotated[int, Fact("how many must acknowledge a replicated message")] = 0
     acknowledged: Annotated[
         int,
@@ -282,7 +272,6 @@ class FollowersState(NamedTuple):
 
     @property
     def in_sync(self) -> int:
-        """How many followers are in sync."""
         return sum(row.in_sync for row in self.followers)
 
 

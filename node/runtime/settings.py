@@ -10,15 +10,9 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from node.runtime.addresses import AllowedPeers, check_place, parse_follow
+from protocol import names
 from protocol.errors import BadRequest
 from protocol.human_text import bytes_of, size_text
-from protocol.names import (
-    DEFAULT_INDEX_NUM,
-    DEFAULT_MAX_MESSAGE_BYTES,
-    DEFAULT_QUEUE_FILE_BYTES,
-    DEFAULT_SLOT_COUNT,
-    UNIT_BYTES,
-)
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -73,10 +67,14 @@ class Settings:
         least=SEGMENT_BYTES_MIN,
     )
     mapped_file_size_consume_queue: Size = setting(
-        DEFAULT_QUEUE_FILE_BYTES, "length of a queue file (sparse)"
+        names.DEFAULT_QUEUE_FILE_BYTES, "length of a queue file (sparse)"
     )
-    max_hash_slot_num: int = setting(DEFAULT_SLOT_COUNT, "hash slots of an index file (sparse)")
-    max_index_num: int = setting(DEFAULT_INDEX_NUM, "entries of an index file, one is never used")
+    max_hash_slot_num: int = setting(
+        names.DEFAULT_SLOT_COUNT, "hash slots of an index file (sparse)"
+    )
+    max_index_num: int = setting(
+        names.DEFAULT_INDEX_NUM, "entries of an index file, one is never used"
+    )
     message_index_enable: bool = setting(True, "whether there is an index of keys at all")
     index_tags_enable: bool = setting(
         True, "index the tag of a message too, as RocketMQ 5.4 and later do"
@@ -226,7 +224,7 @@ class Settings:
     clean_resource_interval: int = setting(10_000, "ms between two rounds of deleting")
     delete_commit_log_files_interval: int = setting(100, "ms between two deleted segments")
     delete_file_batch_max: int = setting(10, "segments that one round deletes at most")
-    max_message_size: Size = setting(DEFAULT_MAX_MESSAGE_BYTES, "largest body")
+    max_message_size: Size = setting(names.DEFAULT_MAX_MESSAGE_BYTES, "largest body")
     enabled_append_prop_crc: bool = setting(
         True,
         "seal each record with a checksum over all of it "
@@ -359,11 +357,10 @@ class Settings:
     @property
     def queue_file_bytes(self) -> int:
         """Size of a ConsumeQueue file: rounded up to whole units, as the broker's getter does."""
-        return -(-self.mapped_file_size_consume_queue // UNIT_BYTES) * UNIT_BYTES
+        return -(-self.mapped_file_size_consume_queue // names.UNIT_BYTES) * names.UNIT_BYTES
 
     @property
     def index_geometry(self) -> "IndexGeometry":
-        """Slots and entries of an index file."""
         from protocol.derived.file_layouts import IndexGeometry
 
         return IndexGeometry(self.max_hash_slot_num, self.max_index_num)

@@ -4,7 +4,7 @@ A shortage passes, unlike damage. An error of this kind ends only the call that 
 call may succeed later.
 
 Connections take every descriptor that is free. So a process keeps some open for nothing, and gives
-them back when its store needs them: see `node.serving.request_server`.
+them back when its store needs them: see `node.serving.doors`.
 
 Tasks are processes and threads. The kernel refuses them for several reasons: pids.max of a cgroup
 (TasksMax, --pids-limit), RLIMIT_NPROC (ulimit -u), a filter of system calls. ZeroMQ aborts its

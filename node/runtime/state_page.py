@@ -120,7 +120,6 @@ def page_path(root: Path, slot: str) -> Path:
 
 
 def queue_slot(shard: int, shard_count: int) -> str:
-    """The slot of one queue worker."""
     return f"queue-{shard}-of-{shard_count}"
 
 
@@ -364,7 +363,7 @@ class WorkerPage(_Page):
     @property
     def wake_at(self) -> int:
         """This number alone, as it stands now: it belongs to no epoch."""
-        return self.numbers[_WAKE_AT]
+        return self.numbers[WAKE_AT]
 
     @property
     def listens(self) -> int:
@@ -446,7 +445,6 @@ class StatePages:
         return any(page.is_replaced for page in self._mapped())
 
     def close(self) -> None:
-        """Gives the mappings back."""
         for page in self._mapped():
             page.close()
         self._log, self._workers, self._all = None, [None] * len(self._workers), []
@@ -456,6 +454,6 @@ _EPOCH, _RECORDS, _APPENDED, _COMMITTED, _READABLE = (
     LogPage.places[name] for name in ("epoch", "records", "appended", "committed", "readable")
 )
 _FLUSHED, _WANTS_ACKNOWLEDGED = (LogPage.places[name] for name in ("flushed", "wants_acknowledged"))
-_WAKE_AT, _LISTENS, _GROWTHS = (
+WAKE_AT, _LISTENS, _GROWTHS = (
     WorkerPage.places[name] for name in ("wake_at", "listens", "growths")
 )

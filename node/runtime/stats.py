@@ -66,11 +66,11 @@ class Counts:
 
     def __init__(self, role: str) -> None:
         self.role = role
-        self.numbers = [0] * _number_count(role)
+        self.numbers = [0] * _layout(role).numbers
 
     def place(self, family: Family, **labels: str) -> int:
         """Where a series begins in `numbers`."""
-        return _places(self.role)[series(family, **labels)]
+        return _layout(self.role).places[series(family, **labels)]
 
     def observe(self, place: int, value: int, times: int = 1) -> None:
         """Enters a value, ns for durations, into the histogram at `place`."""
@@ -85,13 +85,13 @@ class StatsPage:
         """Goes on from what the slot counted before; gauges begin at 0."""
         self.counts = Counts(role)
         path, read = stats_dir(root) / f"{role}-{index}", partial(_read_page, role=role)
-        layout, count = _layout(role), _number_count(role)
-        self._file, _ = _open_or_warn(path, layout, count, read, "counts are not kept")
+        places, count, crc = _layout(role)
+        self._file, _ = _open_or_warn(path, crc, count, read, "counts are not kept")
         if self._file is None:
             return
         self._stored = self._file.numbers.tolist()
         self.counts.numbers[:] = self._stored
-        for one, place in _places(role).items():
+        for one, place in places.items():
             if one.family.kind is SeriesKind.GAUGE:
                 self.counts.numbers[place] = 0
         self.publish()
@@ -133,7 +133,6 @@ class TopicCounts:
         self._shown = [self._other.copy(), *(count.copy() for count in self._named.values())]
 
     def add(self, topic: str, messages: int, size: int = 0) -> None:
-        """Adds messages and their bytes."""
         count = self._named.get(topic)
         if count is None:
             count = self._other
@@ -164,7 +163,6 @@ class TopicCounts:
                 shown[place] = count.copy()
 
     def close(self) -> None:
-        """Shows the last counts; the file stays."""
         self.publish()
         if self._file is not None:
             self._file.close()
@@ -180,7 +178,6 @@ class Histogram(NamedTuple):
 
     @property
     def total(self) -> int:
-        """How many values there are."""
         return sum(self.buckets)
 
     def since(self, earlier: "Histogram") -> "Histogram":
@@ -218,23 +215,25 @@ class SlotStats:
 
 def read_stats(root: Path) -> list[SlotStats]:
     """All pages of a node, those of slots that run no more included; by role and index."""
+    found = []
+    for path, match in _files(root, _PAGE_SLOT):
+        numbers = _read_page(path, match[1]) if match[1] in SERIES else None
+        if numbers is not None:
+            found.append(_slot_stats(match[1], int(match[2]), numbers))
+    return sorted(found, key=lambda one: (one.role, one.index))
+
+
+def _files(root: Path, pattern: re.Pattern[str]) -> list[tuple[Path, re.Match[str]]]:
     try:
-        paths = list(stats_dir(root).iterdir())
+        paths = sorted(stats_dir(root).iterdir())
     except OSError:
         return []
-    found = []
-    for path in paths:
-        match = _PAGE_SLOT.fullmatch(path.name)
-        if match is not None and match[1] in SERIES:
-            numbers = _read_page(path, match[1])
-            if numbers is not None:
-                found.append(_slot_stats(match[1], int(match[2]), numbers))
-    return sorted(found, key=lambda one: (one.role, one.index))
+    return [(path, match) for path in paths if (match := pattern.fullmatch(path.name))]
 
 
 def _slot_stats(role: str, index: int, numbers: Sequence[int]) -> SlotStats:
     values, histograms = {}, {}
-    for one, place in _places(role).items():
+    for one, place in _layout(role).places.items():
         if _width(one) == 1:
             values[one] = numbers[place]
         else:
@@ -244,25 +243,17 @@ def _slot_stats(role: str, index: int, numbers: Sequence[int]) -> SlotStats:
 
 
 class Count(NamedTuple):
-    """Of a topic."""
-
     messages: int
     bytes: int
 
 
 def read_topics(root: Path, role: str) -> Mapping[str, Count]:
     """By topic, all slots of a role together."""
-    try:
-        paths = sorted(stats_dir(root).iterdir())
-    except OSError:
-        return {}
     sums: dict[str, Count] = {}
-    for path in paths:
-        match = _TOPICS_SLOT.fullmatch(path.name)
-        if match is not None and match[1] == role:
-            for topic, count in (_read_topics(path) or {}).items():
-                before = sums.get(topic, Count(0, 0))
-                sums[topic] = Count(before.messages + count.messages, before.bytes + count.bytes)
+    for path, match in _files(root, _TOPICS_SLOT):
+        for topic, count in (_read_topics(path) or {}).items() if match[1] == role else ():
+            before = sums.get(topic, Count(0, 0))
+            sums[topic] = Count(before.messages + count.messages, before.bytes + count.bytes)
     return sums
 
 
@@ -305,7 +296,6 @@ def _open_or_warn(
 
 
 def stats_dir(root: Path) -> Path:
-    """Where the files are."""
     return run_dir(root) / STATS_DIR
 
 
@@ -360,31 +350,30 @@ def _width(one: Series) -> int:
     return BUCKETS if one.family.kind in (SeriesKind.SECONDS, SeriesKind.SIZES) else 1
 
 
-@cache
-def _places(role: str) -> Mapping[Series, int]:
+class _PageLayout(NamedTuple):
+    places: Mapping[Series, int]
     """Where the numbers of each series begin, after the header."""
+    numbers: int
+    """How many there are."""
+    crc: int
+    """Of what is counted, and in which order."""
+
+
+@cache
+def _layout(role: str) -> _PageLayout:
     places, end = {}, 0
     for one in SERIES[role]:
         places[one] = end
         end += _width(one)
-    return places
-
-
-@cache
-def _number_count(role: str) -> int:
-    return sum(_width(one) for one in SERIES[role])
-
-
-@cache
-def _layout(role: str) -> int:
-    """Says what is counted, and in which order."""
     names = [f"{one.family.name} {one.family.kind.value} {one.labels}" for one in SERIES[role]]
-    return zlib.crc32("\n".join((role, str(BUCKETS), *names)).encode())
+    crc = zlib.crc32("\n".join((role, str(BUCKETS), *names)).encode())
+    return _PageLayout(places, end, crc)
 
 
 def _read_page(path: Path, role: str) -> Sequence[int] | None:
     """The numbers of a page; None where there is none of this layout, or it cannot be."""
-    found = read_numbers(path, _layout(role), _number_count(role))
+    layout = _layout(role)
+    found = read_numbers(path, layout.crc, layout.numbers)
     return found if found is not None and max(found) < PLAUSIBLE_BELOW else None
 
 

@@ -126,7 +126,6 @@ class HeldStore:
         return StoreMoved(f"{self.root}: {what}{beside}", MOVED_HINT)
 
     def close(self) -> None:
-        """Gives the directory back."""
         os.close(self._descriptor)
 
 
@@ -256,16 +255,13 @@ class RemotePath:
 
     @property
     def name(self) -> str:
-        """The last part."""
         return str(self).rstrip("/").rpartition("/")[2]
 
     @property
     def parent(self) -> "RemotePath":
-        """The folder that it is in."""
         return RemotePath(self.root, self.below.rpartition("/")[0], self.snapshot)
 
     def exists(self) -> bool:
-        """Whether the listing has it."""
         try:
             self._size()
         except FileNotFoundError:
@@ -273,11 +269,9 @@ class RemotePath:
         return True
 
     def is_dir(self) -> bool:
-        """Whether it is a folder."""
         return self.below in self._listing.folders
 
     def is_file(self) -> bool:
-        """Whether it is a file."""
         return self.exists() and not self.is_dir()
 
     def is_symlink(self) -> bool:

@@ -22,7 +22,7 @@ from pathlib import Path
 import zmq
 
 from node.runtime import disk
-from node.runtime.state_page import NEVER, WorkerPage, run_dir, shard_of_slot
+from node.runtime.state_page import NEVER, WAKE_AT, WorkerPage, run_dir, shard_of_slot
 from protocol.ids import Queue, shard_of
 
 RINGS_AT_ONCE = 64
@@ -258,7 +258,7 @@ class Waiters:
         are not rung. It is called only when there is a sleeper to ring.
         """
         for sleeper in self._known.values():
-            wake_at = sleeper.page.wake_at
+            wake_at = sleeper.page.numbers[WAKE_AT]
             if wake_at > readable or wake_at == sleeper.rung_at:
                 continue
             queues = grown()

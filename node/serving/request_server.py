@@ -1,66 +1,45 @@
-"""The server's end of a ZeroMQ connection: bounded requests in, answers out, nothing raised.
+"""The server's end of connections: bounded requests in, answers out, nothing raised.
 
 A request is the peer's identity and one or two frames; a longer one is read off the socket and
 refused. `receive` and `send` do not raise, whatever a peer sends or does. The answers that peers
 have not read yet are bounded.
 
-New connections stay out while descriptors are short, so that the store still gets some. ZeroMQ
-accepts each connection until no descriptor is left. So `Doors` holds spare descriptors back. When
-connections have taken all others, a filter lets the kernel drop requests for new connections, and
-the spares are given back for the store. Connections that are there stay, and the port stays ours.
+ZeroMQ carries what comes over a network. Connections of this machine the loop carries itself
+(`LocalEnd`): ZeroMQ's own thread hands each request to the loop, and each answer back, and if the
+client waits for each answer, these two changes of threads take longer than all else. Any client
+that speaks ZMTP may connect there.
 """
 
-import ctypes
-import errno
+import fcntl
 import ipaddress
 import logging
 import os
+import select
 import socket
 import struct
-import time
+import termios
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
+from time import monotonic, sleep
 from typing import Any, NamedTuple
 
 import zmq
 
 from node.runtime.event_log import fields
-from node.runtime.shortage import STORE_SPARES, Spares, as_refusal, backlog
-from node.serving.unix_server import LocalConnection, LocalEnd, Payload
-from protocol.errors import BadRequest, MqError, NodeBusy, ServiceNotAvailable
+from node.runtime.shortage import as_refusal, backlog
+from node.serving import doors
+from protocol.errors import BadRequest, MqError, NodeBusy
 from protocol.ids import Host
-from protocol.wire.frames import (
-    FRAMES_MAX,
-    HEADER_BYTES_MAX,
-    PAYLOAD_BYTES_MAX,
-    Header,
-    HeaderPacker,
-    check_envelope,
-    id_within,
-    pack,
-    refusal,
-    request_id,
-    unpack,
-)
-from protocol.wire.zmtp import AwakeLook, KeptMessage, parse_socket_event
+from protocol.wire import frames, zmtp
+from protocol.wire.frames import FRAMES_MAX, HEADER_BYTES_MAX, Header
+from protocol.wire.zmtp import AwakeLook
 
 log = logging.getLogger("keelog.serving")
 
 OWED_BYTES_MAX = 256 * 1024 * 1024
 OWED_BYTES_MAX_OF_PEER = 32 * 1024 * 1024
 """Bounds large payloads on their way: a peer over its bound is refused until it has read."""
-
-SAID_AGAIN_S = 10.0
-LOOK_AGAIN_S = 0.5
-"""How long doors stay closed: a look needs descriptors itself, for a moment."""
-_LISTENING_MS_MAX = 1_000
-_SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
-_RETURN = 0x06
-_DROP_ALL = ctypes.create_string_buffer(struct.pack("HBBI", _RETURN, 0, 0, 0))
-"""A program of one instruction for the kernel's packet filter: zero bytes of any packet pass."""
-_PROGRAM = struct.pack("HL", 1, ctypes.addressof(_DROP_ALL))
 
 HANDSHAKE_MS = 2_000
 """A connection that is silent for this long is closed."""
@@ -84,17 +63,25 @@ AWAKE_S = 0.0003
 ZERO_COPY_BYTES_MIN = 65_536
 """Below it copying a payload costs less than handing it over."""
 
+ROOM_BYTES = 8_192
+"""The buffer of a local connection: all the memory that an idle one takes."""
+EVENTS_MAX = 64
+RECEIVES_MAX = 4
+ACCEPTS_MAX = 64
+HANDSHAKE_S = 2.0
+SWEEP_S = 1.0
+PEER_PREFIX = b"\0local"
+"""ZeroMQ's names of peers are five bytes where they begin with a zero."""
+
 _FIRST_FRAME, _MORE = int(zmq.SNDMORE | zmq.NOBLOCK), int(zmq.SNDMORE)
 _NOBLOCK = int(zmq.NOBLOCK)
+_READ, _BOTH = select.EPOLLIN, select.EPOLLIN | select.EPOLLOUT
 _APART = nullcontext()
 _LOCAL = Host(bytes([127, 0, 0, 1]), 0)
-_BAD_ADDRESS = {
-    zmq.EINVAL,
-    zmq.EPROTONOSUPPORT,
-    errno.ENODEV,
-    zmq.ENOCOMPATPROTO,
-    zmq.EADDRNOTAVAIL,
-}
+
+Payload = zmtp.Sendable
+Request = tuple[bytes, list[zmtp.Payload]]
+"""The peer that sent it, and its frames."""
 
 
 class Unsent(NamedTuple):
@@ -119,8 +106,9 @@ class Received(NamedTuple):
     def sender(self) -> Host:
         """Where the connection comes from, port 0; 127.0.0.1 for ipc (design: born host)."""
         try:
-            address = ipaddress.ip_address(_address(self.frame))
-        except ValueError:
+            found = "" if self.frame is None else str(self.frame.get("Peer-Address"))
+            address = ipaddress.ip_address(found)
+        except (ValueError, zmq.ZMQError):
             return _LOCAL
         # A socket for both kinds of addresses shows an IPv4 one inside an IPv6 one.
         return Host((getattr(address, "ipv4_mapped", None) or address).packed, 0)
@@ -134,6 +122,277 @@ class BadFrames(NamedTuple):
     error: MqError
 
 
+class Owed:
+    """The large payloads that are on their way, by peer: no other limit counts their bytes."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._peers: dict[bytes, deque[tuple[zmq.MessageTracker | zmtp.KeptMessage, int]]] = {}
+
+    def takes(self, peer: bytes, size: int) -> bool:
+        """Whether a peer may get `size` bytes more. The first payload of a peer always fits."""
+        if not self.bytes:
+            return True
+        self._forget_sent(peer)
+        owed = sum(size for _, size in self._peers.get(peer, ()))
+        if owed + size > max(size, OWED_BYTES_MAX_OF_PEER):
+            return False
+        if self.bytes + size > OWED_BYTES_MAX:
+            for other in list(self._peers):
+                self._forget_sent(other)
+        return self.bytes + size <= OWED_BYTES_MAX
+
+    def add(self, peer: bytes, tracker: zmq.MessageTracker | zmtp.KeptMessage, size: int) -> None:
+        """Counts a payload until it is sent."""
+        self._peers.setdefault(peer, deque()).append((tracker, size))
+        self.bytes += size
+
+    def _forget_sent(self, peer: bytes) -> None:
+        waiting = self._peers.get(peer)
+        while waiting and waiting[0][0].done:
+            self.bytes -= waiting.popleft()[1]
+        if not waiting:
+            self._peers.pop(peer, None)
+
+
+class Behind:
+    """The answers kept for one slow peer, and since when it has read nothing."""
+
+    def __init__(self, now: float) -> None:
+        self.since = now
+        self.answers: deque[Unsent] = deque()
+
+
+class LocalConnection:
+    """One client. `unsent` waits until the client reads."""
+
+    def __init__(
+        self, end: socket.socket, peer: bytes, frame_bytes_max: int, epoll: select.epoll
+    ) -> None:
+        self.end = end
+        self.fd = end.fileno()
+        self.peer = peer
+        self.since = monotonic()
+        """When it came, or when the first of `unsent` began to wait for the client to read."""
+        self.zmtp = zmtp.Connection(b"ROUTER", frame_bytes_max, self.since, ROOM_BYTES)
+        self.unsent = zmtp.Outbox()
+        self.is_gone = False
+        self._epoll = epoll
+        epoll.register(self.fd, _READ)
+
+    def write(self, parts: Sequence[Payload], lends: bool = True) -> zmtp.KeptMessage | None:
+        """Sends what the client's side takes now. The rest is kept and returned: in its own memory
+        with `lends`, which stays as it is until that is done, else as a copy."""
+        count = 0
+        if not self.unsent.kept:
+            try:
+                count = self.end.send(parts[0]) if len(parts) == 1 else self.end.sendmsg(parts)
+            except BlockingIOError:
+                pass
+            except OSError:
+                self.is_gone = True
+                return None
+            if count == sum(map(len, parts)):
+                return None
+            self.since = monotonic()
+            self._epoll.modify(self.fd, _BOTH)
+        return self.unsent.keep(parts if lends else map(bytes, parts), count)
+
+    @property
+    def has_unread(self) -> bool:
+        """True while something that was sent waits here, or in the kernel, for the client."""
+        count = fcntl.ioctl(self.fd, termios.TIOCOUTQ, bytes(4))
+        return bool(self.unsent.kept) or bool(struct.unpack("i", count)[0])
+
+    def write_unsent(self) -> None:
+        """Goes on sending what was not taken before."""
+        try:
+            while self.unsent.kept:
+                count = self.end.sendmsg(self.unsent.kept[0].parts)
+                self.since = monotonic()
+                if not self.unsent.took(count):
+                    return
+        except BlockingIOError:
+            return
+        except OSError:
+            self.is_gone = True
+        else:
+            self._epoll.modify(self.fd, _READ)
+
+
+class LocalEnd:
+    """A bound local socket and its connections, for one thread. `fd` is readable when there is
+    something to do.
+    """
+
+    def __init__(
+        self, endpoint: str, frame_bytes_max: int, answers_max: int, unsent_s_max: float, owed: Owed
+    ) -> None:
+        """Binds `ipc://@NAME`. It keeps up to `answers_max` answers for a client that does not
+        read, for `unsent_s_max` seconds; `owed` counts the large ones. Raises OSError.
+        """
+        self._frame_bytes_max = frame_bytes_max
+        self._answers_max = answers_max
+        self._unsent_s_max = unsent_s_max
+        self._owed = owed
+        self.ready: deque[Request] = deque()
+        """Requests that were read already. Call `turn` when there are none."""
+        self.peers: dict[bytes, LocalConnection] = {}
+        self._by_fd: dict[int, LocalConnection] = {}
+        self._count = 0
+        self._swept_at = 0.0
+        self._together: dict[LocalConnection, list[bytes]] | None = None
+        """What `together` keeps back."""
+        self.is_open = True
+        """Whether new connections are taken. The owner sets it."""
+        self._listener = doors.listen(endpoint)
+        self._epoll = select.epoll()
+        self._epoll.register(self._listener.fileno(), _READ)
+        self.fd = self._epoll.fileno()
+
+    @property
+    def has_unread(self) -> bool:
+        """True while a client has yet to read something.
+
+        A ZeroMQ client that has as much as it takes (RCVHWM) drops the rest at a hang-up.
+        """
+        return any(one.has_unread for one in self.peers.values())
+
+    def send(
+        self, connection: LocalConnection, header: bytes, payload: Payload | None
+    ) -> bool | None:
+        """Sends an answer, and keeps what is not taken at once. Returns whether the client is
+        there; None, and nothing is sent, when no more is kept for it."""
+        waiting = connection.unsent.kept
+        if len(waiting) >= self._answers_max:
+            return None
+        parts = zmtp.message(header, payload)
+        if self._together is not None and not waiting:
+            if payload is None:
+                self._together.setdefault(connection, []).append(bytes(parts[0]))
+                return True
+            if before := self._together.pop(connection, []):
+                connection.write((b"".join(before),))
+        if not connection.is_gone:
+            is_large = payload is not None and len(payload) >= ZERO_COPY_BYTES_MIN
+            kept = connection.write(parts, lends=is_large)
+            if kept is not None and payload is not None and is_large:
+                self._owed.add(connection.peer, kept, len(payload))
+        if connection.is_gone:
+            self._drop(connection)
+        return not connection.is_gone
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """What is sent within it, and has no payload, goes as one for each client: each by itself
+        would wake it."""
+        self._together = {}
+        try:
+            yield
+        finally:
+            waiting, self._together = self._together, None
+            for connection, messages in waiting.items():
+                if not connection.is_gone:
+                    connection.write((b"".join(messages),))
+                    if connection.is_gone:
+                        self._drop(connection)
+
+    def turn(self) -> None:
+        """Accepts, reads and goes on writing, once for each connection where that is possible."""
+        # Read before the poll: a client that had done its part by then is not swept.
+        now = monotonic()
+        for fd, events in self._epoll.poll(0, EVENTS_MAX):
+            connection = self._by_fd.get(fd)
+            if connection is None:
+                self._accept()
+                continue
+            if events & ~select.EPOLLOUT:
+                self._read(connection, now)
+            if events & select.EPOLLOUT and not connection.is_gone:
+                connection.write_unsent()
+            if connection.is_gone:
+                self._drop(connection)
+        if now - self._swept_at >= SWEEP_S:
+            self._swept_at = now
+            self._sweep(now)
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTS_MAX):
+            if not self.is_open:
+                self._let_wait()
+                return
+            try:
+                end, _ = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                # Most likely no descriptor is free.
+                log.warning("a client of this machine has to wait", extra=fields(why=error))
+                self._let_wait()
+                return
+            end.setblocking(False)
+            self._count += 1
+            peer = PEER_PREFIX + self._count.to_bytes(8, "big")
+            connection = LocalConnection(end, peer, self._frame_bytes_max, self._epoll)
+            self.peers[peer] = self._by_fd[connection.fd] = connection
+            connection.write((connection.zmtp.hello,))
+
+    def _let_wait(self) -> None:
+        """New clients wait for the next sweep."""
+        self._epoll.modify(self._listener.fileno(), 0)
+
+    def _read(self, connection: LocalConnection, now: float) -> None:
+        """Reads up to the first request, or what is there."""
+        waiting = len(self.ready)
+        for _ in range(RECEIVES_MAX):
+            room = connection.zmtp.room()
+            try:
+                size = connection.end.recv_into(room)
+            except BlockingIOError:
+                return
+            except OSError:
+                size = 0
+            if not size:
+                connection.is_gone = True
+                return
+            try:
+                for request in connection.zmtp.received(size, now):
+                    self.ready.append((connection.peer, request))
+            except zmtp.NotZmtp:
+                connection.is_gone = True
+            if connection.zmtp.replies:
+                is_full = len(connection.unsent.kept) >= self._answers_max
+                if connection.write((connection.zmtp.take_replies(),)) is not None and is_full:
+                    connection.is_gone = True  # who sends PINGs and reads no PONG is not a client
+            if connection.is_gone or size < len(room) or len(self.ready) > waiting:
+                return
+
+    def _sweep(self, now: float) -> None:
+        """Ends the connections of clients that sent no READY in time, or read nothing for long."""
+        for connection in list(self.peers.values()):
+            waits_s = now - connection.since
+            if connection.unsent.kept:
+                connection.is_gone = waits_s > self._unsent_s_max
+            elif not connection.zmtp.is_ready:
+                connection.is_gone = waits_s > HANDSHAKE_S
+            if connection.is_gone:
+                self._drop(connection)
+        self._epoll.modify(self._listener.fileno(), _READ)
+
+    def _drop(self, connection: LocalConnection) -> None:
+        del self.peers[connection.peer], self._by_fd[connection.fd]
+        connection.unsent.clear()
+        self._epoll.unregister(connection.fd)
+        connection.end.close()
+
+    def close(self) -> None:
+        """Ends all connections. Most clients can still read the answers that the kernel has."""
+        for connection in list(self.peers.values()):
+            self._drop(connection)
+        self._epoll.close()
+        self._listener.close()
+
+
 class Server:
     """A bound ROUTER socket, and a local one beside it. Only one thread may use it all."""
 
@@ -141,7 +400,7 @@ class Server:
         self,
         context: "zmq.Context[zmq.Socket[bytes]]",
         endpoint: str,
-        frame_bytes_max: int = max(HEADER_BYTES_MAX, PAYLOAD_BYTES_MAX),
+        frame_bytes_max: int = max(HEADER_BYTES_MAX, frames.PAYLOAD_BYTES_MAX),
         answers_max: int = SEND_HIGH_WATER_MARK,
         local: str = "",
         bulk: str = "",
@@ -156,40 +415,31 @@ class Server:
         Raises BadRequest for an address that cannot be, ServiceNotAvailable for one in use.
         """
         self.unsent_dropped = 0
-        self._pack = HeaderPacker()
-        self._unsent: dict[bytes, Behind] = {}
+        self._pack = frames.HeaderPacker()
+        self.unsent: dict[bytes, Behind] = {}
+        """What is kept here for slow peers: call `receive` again soon, which sends it."""
         self._sent_again_at = 0.0
         self._unsent_count = 0
         self._unsent_bytes = 0
         self._owed = Owed()
-        self.socket = context.socket(zmq.ROUTER)
         waiting_max = backlog(BACKLOG)
-        self._doors = Doors(self.socket, waiting_max)
+        self.socket = _router(context, endpoint, frame_bytes_max, answers_max, waiting_max)
+        self._doors = doors.Doors(self.socket, waiting_max)
         self._alone = [(self.socket, int(zmq.POLLIN))]
         self._local: LocalEnd | None = None
         self._is_local_next = False
-        self._may_have_remote = True
+        self.may_have_remote = True
+        """Whether `receive` looks at ZeroMQ's socket. A `RequestWait` sets it: a look costs as much
+        as a small append."""
         # What `socket.send` calls once it has looked for options that a ROUTER does not have.
         self._send: Callable[..., object] = super(zmq.Socket, self.socket).send
-        for option, value in (
-            (zmq.MAXMSGSIZE, frame_bytes_max),
-            (zmq.HANDSHAKE_IVL, HANDSHAKE_MS),
-            (zmq.HEARTBEAT_IVL, HEARTBEAT_MS),
-            (zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS),
-            (zmq.ROUTER_MANDATORY, 1),
-            (zmq.BACKLOG, waiting_max),
-            (zmq.RCVHWM, RECEIVE_HIGH_WATER_MARK),
-            (zmq.SNDHWM, answers_max),
-            (zmq.LINGER, LINGER_MS),
-            (zmq.IPV6, int(_is_v6(endpoint))),
-        ):
-            self.socket.setsockopt(option, value)
         try:
-            self.endpoint = _bind(self.socket, self._doors, endpoint, name)
+            self.endpoint = self._doors.bind(endpoint, name)
             """Where clients connect: the real port for `:0` or `:*`."""
             if local:
                 with _may_fail(local):
-                    self._local = LocalEnd(local, frame_bytes_max, answers_max, UNSENT_S_MAX)
+                    limits = frame_bytes_max, answers_max, UNSENT_S_MAX
+                    self._local = LocalEnd(local, *limits, self._owed)
             if bulk:
                 with _may_fail(bulk):
                     self.socket.bind(bulk)
@@ -197,6 +447,8 @@ class Server:
             self._doors.close()
             self.socket.close(0)
             raise
+        self.ready: deque[Request] = deque() if self._local is None else self._local.ready
+        """Requests that `receive` has and that do not make `watched` readable."""
 
     def turn(self) -> None:
         """Accepts new connections, or none while descriptors are short. Call it now and then."""
@@ -209,46 +461,27 @@ class Server:
         """The ZeroMQ socket and the descriptor that become readable when a request comes."""
         return (self.socket,) if self._local is None else (self.socket, self._local.fd)
 
-    @property
-    def has_requests(self) -> bool:
-        """Whether `receive` has a request that does not make `watched` readable."""
-        return self._local is not None and self._local.has_requests
-
-    def note_ready(self, ready: list[tuple[Any, int]]) -> None:
-        """Takes what a `RequestWait` found. Where ZeroMQ's socket is not among it, `receive` does
-        not look there until the next time: a look costs as much as a small append."""
-        self._may_have_remote = False
-        for one, _ in ready:
-            if one is self.socket:
-                self._may_have_remote = True
-
-    def look_everywhere(self) -> None:
-        """`receive` looks at both sockets, as for an owner that notes nothing."""
-        self._may_have_remote = True
-
     def receive(self) -> Received | BadFrames | None:
         """The next request, or None. Never raises for anything that a peer sent."""
         if self._unsent_count:
             self._send_again()
         if self._local is None:
             return self._receive_remote()
-        if not self._may_have_remote:
-            return self._receive_local(self._local)
-        # In turns: neither side can keep the other waiting.
-        self._is_local_next = not self._is_local_next
-        if self._is_local_next:
-            return self._receive_local(self._local) or self._receive_remote()
-        return self._receive_remote() or self._receive_local(self._local)
-
-    def _receive_local(self, local: LocalEnd) -> Received | BadFrames | None:
-        request = local.receive()
-        if request is None:
-            return None
-        peer, frames = request
-        header = bytes(frames[0])
-        if len(frames) <= FRAMES_MAX:
-            return Received(peer, header, frames[1] if len(frames) > 1 else None)
-        return BadFrames(peer, _id_of(header), _too_many(len(frames), sum(map(len, frames))))
+        if self.may_have_remote:
+            # In turns: neither side can keep the other waiting.
+            self._is_local_next = not self._is_local_next
+            if not self._is_local_next and (remote := self._receive_remote()) is not None:
+                return remote
+        if not self.ready:
+            self._local.turn()
+        if not self.ready:
+            is_left = self.may_have_remote and self._is_local_next
+            return self._receive_remote() if is_left else None
+        peer, parts = self.ready.popleft()
+        header = bytes(parts[0])
+        if len(parts) <= FRAMES_MAX:
+            return Received(peer, header, parts[1] if len(parts) > 1 else None)
+        return BadFrames(peer, _id_of(header), _too_many(len(parts), sum(map(len, parts))))
 
     def _receive_remote(self) -> Received | BadFrames | None:
         socket = self.socket
@@ -286,26 +519,24 @@ class Server:
         try:
             packed = self._pack(header)
         except BadRequest as error:
-            packed, payload = pack(refusal(request_id(dict(header)), error)), None
+            packed, payload = _refused(header, error), None
         if payload is not None and not self._owed.takes(peer, len(payload)):
             busy = NodeBusy("earlier answers to this client are still on their way", "read them")
-            packed, payload = pack(refusal(request_id(dict(header)), busy)), None
-        if peer not in self._unsent:
+            packed, payload = _refused(header, busy), None
+        if peer not in self.unsent:
             sent = self._try_send(peer, packed, payload)
             if sent is not None:
                 return sent
         return self._keep(peer, Unsent(packed, payload))
 
-    def together(self, count: int) -> AbstractContextManager[None]:
-        """Around what `count` requests get: to each client of this machine it goes as one."""
-        if count == 1 or self._local is None:
-            return _APART
-        return self._local.together()
+    def together(self) -> AbstractContextManager[None]:
+        """Around the answers to several requests: to each client of this machine they go as one."""
+        return _APART if self._local is None else self._local.together()
 
     def _try_send(self, peer: bytes, header: bytes, payload: Payload | None) -> bool | None:
         """Whether the peer is there; None when its connection takes no more answers now."""
-        if self._local is not None and (connection := self._local.connection(peer)) is not None:
-            return self._try_send_local(self._local, connection, header, payload)
+        if self._local is not None and (connection := self._local.peers.get(peer)) is not None:
+            return self._local.send(connection, header, payload)
         send = self._send
         try:
             send(peer, _FIRST_FRAME)
@@ -327,40 +558,24 @@ class Server:
             self._owed.add(peer, tracker, len(payload))
         return True
 
-    def _try_send_local(
-        self, local: LocalEnd, connection: LocalConnection, header: bytes, payload: Payload | None
-    ) -> bool | None:
-        if local.is_full(connection):
-            return None
-        is_large = payload is not None and len(payload) >= ZERO_COPY_BYTES_MIN
-        kept = local.send(connection, header, payload, borrows=is_large)
-        if kept is not None and payload is not None and is_large:
-            self._owed.add(connection.peer, kept, len(payload))
-        return not connection.is_gone
-
     def _keep(self, peer: bytes, answer: Unsent) -> bool:
         if self._unsent_count >= UNSENT_MAX or self._unsent_bytes + answer.size > UNSENT_BYTES_MAX:
             self.unsent_dropped += 1
             return False
-        if peer not in self._unsent:
-            self._unsent[peer] = Behind(time.monotonic())
-        self._unsent[peer].answers.append(answer)
+        if peer not in self.unsent:
+            self.unsent[peer] = Behind(monotonic())
+        self.unsent[peer].answers.append(answer)
         self._unsent_count += 1
         self._unsent_bytes += answer.size
         return True
 
-    @property
-    def has_unsent(self) -> bool:
-        """Whether answers are kept here: call `receive` again soon, which sends them."""
-        return bool(self._unsent)
-
     def _send_again(self) -> None:
         """Tries the kept answers again: each peer's until its connection takes no more."""
-        now = time.monotonic()
+        now = monotonic()
         if now - self._sent_again_at < SEND_AGAIN_S:
             return
         self._sent_again_at = now
-        for peer, slow in list(self._unsent.items()):
+        for peer, slow in list(self.unsent.items()):
             waiting = slow.answers
             while waiting:
                 sent = self._try_send(peer, *waiting[0])
@@ -374,7 +589,7 @@ class Server:
                 while waiting:
                     self._forget_first(waiting)
             if not waiting:
-                del self._unsent[peer]
+                del self.unsent[peer]
 
     def _forget_first(self, waiting: deque[Unsent]) -> None:
         self._unsent_count -= 1
@@ -385,21 +600,20 @@ class Server:
 
         Half of the time is for answers that are kept here: ZeroMQ takes no more than its own limit.
         """
-        begin = time.monotonic()
-        while self._owes and time.monotonic() - begin < linger_ms / 2000:
-            time.sleep(SEND_AGAIN_S)
+        begin = monotonic()
+        local = self._local
+        while monotonic() - begin < linger_ms / 2000:
+            if not self._unsent_count and (local is None or not local.has_unread):
+                break
+            sleep(SEND_AGAIN_S)
             self._send_again()
-            if self._local is not None:
-                self._local.turn()
+            if local is not None:
+                local.turn()
         self.unsent_dropped += self._unsent_count
-        if self._local is not None:
-            self._local.close()
+        if local is not None:
+            local.close()
         self._doors.close()
-        self.socket.close(max(0, linger_ms - int((time.monotonic() - begin) * 1000)))
-
-    @property
-    def _owes(self) -> bool:
-        return self._unsent_count > 0 or (self._local is not None and self._local.has_unread)
+        self.socket.close(max(0, linger_ms - int((monotonic() - begin) * 1000)))
 
 
 def serve_waiting(
@@ -420,16 +634,16 @@ def serve_waiting(
         if received is None:
             return
         if isinstance(received, BadFrames):
-            server.send(received.peer, refusal(received.request_id, received.error))
+            server.send(received.peer, frames.refusal(received.request_id, received.error))
             continue
         number = 0
         try:
-            header = unpack(received.header, header_bytes_max)
-            number = request_id(header)
-            answer = reply(check_envelope(header), header, received)
+            header = frames.unpack(received.header, header_bytes_max)
+            number = frames.request_id(header)
+            answer = reply(frames.check_envelope(header), header, received)
         except (MqError, OSError) as error:
-            number = number or id_within(received.header)
-            answer = refusal(number, as_refusal(error, place))
+            number = number or frames.id_within(received.header)
+            answer = frames.refusal(number, as_refusal(error, place))
         server.send(received.peer, answer)
 
 
@@ -437,133 +651,58 @@ class RequestWait:
     """Where a server's loop sleeps: watches sockets and descriptors, for their own thread."""
 
     def __init__(
-        self,
-        watched: "Iterable[zmq.Socket[bytes] | int]",
-        note: Callable[[list[tuple[Any, int]]], object] = lambda ready: None,
+        self, watched: "Iterable[zmq.Socket[bytes] | int]", server: Server | None = None
     ) -> None:
-        """`note` is called with what each wait has found ready."""
-        self._note = note
-        self._ready: list[tuple[Any, int]] = []
-        """What the last look found."""
+        """Each wait notes at `server` whether its ZeroMQ socket is ready."""
         # What a zmq.Poller asks; the list is made once.
         self._watched: list[tuple[Any, int]] = [(one, int(zmq.POLLIN)) for one in watched]
+        self._server = server
         processors = len(os.sched_getaffinity(0))
-        self._awake = AwakeLook(AWAKE_S, processors, time.monotonic, os.sched_yield)
+        self._awake = AwakeLook(AWAKE_S, processors, monotonic, os.sched_yield)
 
     def poll(self, timeout_ms: int, looks: bool = False) -> list[tuple[Any, int]]:
         """Returns when there may be something to do, at the latest after the time: what is ready,
         each with its events. With `looks` it does not sleep at once."""
-        if looks and timeout_ms and (self._look(0) or self._awake.until(partial(self._look, 0))):
-            return self._ready
-        return self._look(timeout_ms)
-
-    def _look(self, timeout_ms: int) -> list[tuple[Any, int]]:
-        self._ready = zmq.zmq_poll(self._watched, timeout_ms)
-        self._note(self._ready)
-        return self._ready
-
-
-class Doors:
-    """Lets clients in at one ZeroMQ socket, or keeps them out. For the socket's own thread."""
-
-    def __init__(self, bound: "zmq.Socket[bytes]", backlog: int) -> None:
-        """`backlog`: connections that may wait; ZeroMQ accepts these even after the doors close."""
-        self.are_open = True
-        self._socket = bound
-        self._listener: socket.socket | None = None
-        self._spares = Spares(STORE_SPARES + backlog)
-        self._said_at: float | None = None
-        self._look_at = 0.0
-
-    def bind(self, endpoint: str) -> None:
-        """Binds, and remembers the descriptor that listens. Raises ZMQError."""
-        monitor = self._socket.get_monitor_socket(int(zmq.EVENT_LISTENING))
-        try:
-            self._socket.bind(endpoint)
-            if endpoint.startswith("tcp://") and monitor.poll(_LISTENING_MS_MAX):
-                descriptor = parse_socket_event(monitor.recv_multipart()[0]).value
-                self._listener = socket.socket(fileno=os.dup(descriptor))
-        finally:
-            self._socket.disable_monitor()
-            monitor.close(0)
-
-    def turn(self) -> None:
-        """Closes when descriptors are short, opens when they are free. Call it now and then."""
-        now = time.monotonic()
-        if now < self._look_at:
-            return
-        has_room = self._spares.take()
-        if has_room and not self.are_open:
-            self.are_open = self._filter(_SO_DETACH_FILTER)
-        elif not has_room:
-            if self.are_open and self._filter(_SO_ATTACH_FILTER):
-                self.are_open = False
-                self._say(now)
-            self._spares.give_back()
-            self._look_at = now + LOOK_AGAIN_S
-
-    def _filter(self, option: int) -> bool:
-        if self._listener is not None:
-            try:
-                self._listener.setsockopt(socket.SOL_SOCKET, option, _PROGRAM)
-            except OSError as error:
-                log.warning("connections cannot be kept out", extra=fields(why=error))
-                return False
-        return True
-
-    def _say(self, now: float) -> None:
-        if self._said_at is None or now - self._said_at >= SAID_AGAIN_S:
-            self._said_at = now
-            why = "no descriptor is free for them: raise the limit of open files, LimitNOFILE"
-            log.warning("new connections wait", extra=fields(why=why))
-
-    def close(self) -> None:
-        """Gives the descriptors back; its owner closes the socket."""
-        self._spares.give_back()
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
+        watched, looks = self._watched, looks and timeout_ms > 0
+        ready: list[tuple[Any, int]] = zmq.zmq_poll(watched, 0 if looks else timeout_ms)
+        # What a look finds is added to the list.
+        if looks and not (
+            ready or self._awake.until(lambda: ready.__iadd__(zmq.zmq_poll(watched, 0)))
+        ):
+            ready = zmq.zmq_poll(watched, timeout_ms)
+        if (server := self._server) is not None:
+            server.may_have_remote = any(one is server.socket for one, _ in ready)
+        return ready
 
 
-class Owed:
-    """The large payloads that are on their way, by peer: no other limit counts their bytes."""
-
-    def __init__(self) -> None:
-        self.bytes = 0
-        self._peers: dict[bytes, deque[tuple[zmq.MessageTracker | KeptMessage, int]]] = {}
-
-    def takes(self, peer: bytes, size: int) -> bool:
-        """Whether a peer may get `size` bytes more. The first payload of a peer always fits."""
-        if not self.bytes:
-            return True
-        self._forget_sent(peer)
-        owed = sum(size for _, size in self._peers.get(peer, ()))
-        if owed + size > max(size, OWED_BYTES_MAX_OF_PEER):
-            return False
-        if self.bytes + size > OWED_BYTES_MAX:
-            for other in list(self._peers):
-                self._forget_sent(other)
-        return self.bytes + size <= OWED_BYTES_MAX
-
-    def add(self, peer: bytes, tracker: zmq.MessageTracker | KeptMessage, size: int) -> None:
-        """Counts a payload until it is sent."""
-        self._peers.setdefault(peer, deque()).append((tracker, size))
-        self.bytes += size
-
-    def _forget_sent(self, peer: bytes) -> None:
-        waiting = self._peers.get(peer)
-        while waiting and waiting[0][0].done:
-            self.bytes -= waiting.popleft()[1]
-        if not waiting:
-            self._peers.pop(peer, None)
+def bulk_socket(local: str) -> str:
+    """Returns the name of a process's second local socket, for answers that are many and large:
+    ZeroMQ's thread sends one while the loop makes the next."""
+    return f"{local}-bulk"
 
 
-class Behind:
-    """The answers kept for one slow peer, and since when it has read nothing."""
-
-    def __init__(self, now: float) -> None:
-        self.since = now
-        self.answers: deque[Unsent] = deque()
+def _router(
+    context: "zmq.Context[zmq.Socket[bytes]]",
+    endpoint: str,
+    frame_bytes_max: int,
+    answers_max: int,
+    waiting_max: int,
+) -> "zmq.Socket[bytes]":
+    made = context.socket(zmq.ROUTER)
+    for option, value in (
+        (zmq.MAXMSGSIZE, frame_bytes_max),
+        (zmq.HANDSHAKE_IVL, HANDSHAKE_MS),
+        (zmq.HEARTBEAT_IVL, HEARTBEAT_MS),
+        (zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS),
+        (zmq.ROUTER_MANDATORY, 1),
+        (zmq.BACKLOG, waiting_max),
+        (zmq.RCVHWM, RECEIVE_HIGH_WATER_MARK),
+        (zmq.SNDHWM, answers_max),
+        (zmq.LINGER, LINGER_MS),
+        (zmq.IPV6, int(doors.is_v6(endpoint))),
+    ):
+        made.setsockopt(option, value)
+    return made
 
 
 @contextmanager
@@ -574,49 +713,19 @@ def _may_fail(local: str) -> Iterator[None]:
         log.warning("clients of this machine use TCP", extra=fields(socket=local, why=error))
 
 
-def _is_v6(endpoint: str) -> bool:
-    """True for an IPv6 address, and for all addresses of a machine, where ZeroMQ does with IPv4 if
-    IPv6 is missing."""
-    return endpoint.startswith(("tcp://[", "tcp://*:"))
-
-
-def _bind(socket: "zmq.Socket[bytes]", doors: Doors, endpoint: str, name: str) -> str:
-    said = f"{name!r} ({endpoint})" if name else repr(endpoint)
-    # An ipc socket is a file, and only its owner may write to it.
-    mask = os.umask(0o077) if endpoint.startswith("ipc://") else None
-    try:
-        doors.bind(endpoint)
-    except zmq.ZMQError as error:
-        if error.errno in _BAD_ADDRESS:
-            raise BadRequest(
-                f"cannot bind {said}: {error.strerror}",
-                "write tcp://127.0.0.1:7850, or another address of this machine",
-            ) from None
-        raise ServiceNotAvailable(
-            f"cannot bind {said}: {error.strerror}", "use another port, or 0 for a free one"
-        ) from None
-    finally:
-        if mask is not None:
-            os.umask(mask)
-    return socket.getsockopt_string(zmq.LAST_ENDPOINT)
-
-
-def _too_many(frames: int, size: int) -> BadRequest:
+def _too_many(count: int, size: int) -> BadRequest:
     return BadRequest(
-        f"the request has {frames} frames and {size} bytes, {FRAMES_MAX} frames are allowed",
+        f"the request has {count} frames and {size} bytes, {FRAMES_MAX} frames are allowed",
         "send [header] or [header, payload]",
     )
 
 
-def _address(frame: zmq.Frame | None) -> str:
-    try:
-        return "" if frame is None else str(frame.get("Peer-Address"))
-    except zmq.ZMQError:
-        return ""
+def _refused(header: Mapping[str, Any], error: MqError) -> bytes:
+    return frames.pack(frames.refusal(frames.request_id(dict(header)), error))
 
 
 def _id_of(header: bytes) -> int:
     try:
-        return request_id(unpack(header))
+        return frames.request_id(frames.unpack(header))
     except BadRequest:
-        return id_within(header)
+        return frames.id_within(header)

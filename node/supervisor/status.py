@@ -24,7 +24,7 @@ from node.runtime.event_log import fields
 from node.runtime.process import DamageReport, now_ms
 from node.runtime.settings import Settings
 from node.runtime.stats import SUM, Histogram, SlotStats, read_stats
-from node.serving.unix_server import bulk_socket
+from node.serving.request_server import bulk_socket
 from node.store import staging_files
 from node.store.run_files import GroupsStatus, read_group_lags
 from node.supervisor import plan

@@ -66,7 +66,7 @@ class AppendRequest(SentRecords):
     @property
     def size(self) -> int:
         """The bytes of its records, also while they are a draft."""
-        return len(self.records) if self.draft is None else self.draft_bytes
+        return len(self.records) or self.draft_bytes
 
     @property
     def end(self) -> int:
@@ -98,27 +98,13 @@ class Placement:
         self.records = 0
         """How many this process has appended."""
 
-    def store_time(self, now_ms: int) -> int:
-        """The time that the next records get: store times never run backwards."""
-        return max(self.last_store_timestamp, now_ms)
-
-    def place(
-        self, request: AppendRequest, start: int, store_time: int, queue: Queue, first: int
-    ) -> None:
-        """Gives a request of one queue its places: log offset `start`, queue offset `first`.
-
-        `write` has to follow.
-        """
-        topic, queue_id = queue
-        self.tails[queue] = first + request.count
-        request.physical_offset = start
-        request.store_timestamp = store_time
-        request.queues = ((topic, queue_id, first, request.count),)
-
     def place_parts(
         self, request: AppendRequest, start: int, store_time: int, parts: Sequence[AppendPart]
     ) -> list[tuple[int, int]]:
-        """As `place`, for a request of any number of queues; returns the parts' places."""
+        """Gives a request its places, from log offset `start` on; returns those of its parts.
+
+        `write` has to follow.
+        """
         tails = self.tails
         queues: list[tuple[str, int, int, int]] = []
         places: list[tuple[int, int]] = []
@@ -168,19 +154,21 @@ class Appender:
 
         Raises OSError when the log cannot be written: the process must end.
         """
-        if len(requests) == 1 and self._append_draft(requests[0], now_ms):
+        draft = requests[0].draft if len(requests) == 1 else None
+        if draft is not None and self._append_draft(requests[0], draft, now_ms):
             return
-        size = 0
+        placement, sealer = self._placement, self._sealer
+        log, size = placement.log, 0
         for request in requests:
             if request.draft is not None:
                 request.encode(self._rules.crc)
             size += len(request.records)
-        placement, sealer = self._placement, self._sealer
-        time = placement.store_time(now_ms)
-        sealer.begin(size, placement.log.end, time)
+        # Store times never run backwards.
+        time = max(placement.last_store_timestamp, now_ms)
+        sealer.begin(size, log.end, time)
         tries_run, knows_new = sealer.is_compiled, len(requests) == 1
         for number, request in enumerate(requests):
-            is_fitting = sealer.end + len(request.records) <= placement.log.fitting_bytes
+            is_fitting = log.end + sealer.end + len(request.records) <= log.full_at
             if is_fitting and tries_run and self._add_run(request, time):
                 continue
             try:
@@ -192,12 +180,8 @@ class Appender:
                 tries_run = sealer.is_compiled and len(request.queues) < 2
             except MqError as error:
                 request.error = error
-        self._write(time)
-
-    def _write(self, time: int) -> None:
-        sealer = self._sealer
         if sealer.rows:
-            self._placement.write(sealer.records, sealer.rows, sealer.last_at, time)
+            placement.write(sealer.records, sealer.rows, sealer.last_at, time)
 
     def put(self, put: Put, now_ms: int) -> tuple[int, int, int] | None:
         """Appends one message; returns its log offset, queue and queue offset.
@@ -205,25 +189,23 @@ class Appender:
         None where `append` has to do it: without the kernel, for a topic or head out of the common,
         or at the end of a segment. Raises OSError as `append`.
         """
-        placement, topic = self._placement, put.topic
+        placement, sealer, topic = self._placement, self._sealer, put.topic
         log, tails = placement.log, placement.tails
-        sealer = self._sealer
         queue_id = self._topics.queue_for(topic, put.queue_id) if sealer.is_compiled else None
         if queue_id is None:
             return None
-        start, queue, time = log.end, queue_of(topic, queue_id), placement.store_time(now_ms)
-        offset = tails.get(queue, 0)
+        start, queue = log.end, queue_of(topic, queue_id)
+        time, offset = max(placement.last_store_timestamp, now_ms), tails.get(queue, 0)
         record = sealer.put(put, _raw(topic), queue_id, offset, start, time)
-        if record is None or len(record) > log.fitting_bytes:
+        if record is None or start + len(record) > log.full_at:
             return None
         tails[queue] = offset + 1
         placement.write(record, 1, 0, time)
         return start, queue_id, offset
 
-    def _append_draft(self, request: AppendRequest, now_ms: int) -> bool:
-        put = request.draft
-        placed = None if put is None else self.put(put, now_ms)
-        if put is None or placed is None:
+    def _append_draft(self, request: AppendRequest, put: Put, now_ms: int) -> bool:
+        placed = self.put(put, now_ms)
+        if placed is None:
             return False
         request.physical_offset, queue_id, offset = placed
         request.store_timestamp = self._placement.last_store_timestamp
@@ -254,7 +236,9 @@ class Appender:
         first = placement.tails.get(queue, 0)
         if not sealer.run(request, raw, queue_id, first):
             return False
-        placement.place(request, start, time, queue, first)
+        placement.tails[queue] = first + request.count
+        request.physical_offset, request.store_timestamp = start, time
+        request.queues = ((topic, queue_id, first, request.count),)
         return True
 
     def _add(self, request: AppendRequest, is_fitting: bool, time: int) -> None:
@@ -271,7 +255,8 @@ class Appender:
             )
         parts = self._with_queues(request, sealer.check(request, request.is_inner))
         if not is_fitting:
-            self._write(time)
+            if sealer.rows:
+                placement.write(sealer.records, sealer.rows, sealer.last_at, time)
             try:
                 log.make_room(size)
             finally:

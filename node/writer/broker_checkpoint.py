@@ -9,7 +9,6 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from node.runtime import disk
 from node.runtime.locks import record_lock_of
@@ -22,14 +21,6 @@ from protocol.derived.file_layouts import CHECKPOINT, INDEX_HEADER, IndexHeader,
 from protocol.names import CHECKPOINT_FILE, CHECKPOINT_FILE_BYTES, INDEX_DIR
 
 SAVE_EVERY_S = 1.0
-
-
-class _IndexState(NamedTuple):
-    """The end time of the newest full index file, and from where on the index is not synced."""
-
-    full_end_timestamp: int
-    open_from: int
-    open_timestamp: int
 
 
 class BrokerCheckpoint:
@@ -57,19 +48,17 @@ class BrokerCheckpoint:
         index = workers.get(INDEX_WORKER)
         if not queues or (index is None and self._settings.message_index_enable):
             return
-        found = self._index_state(index.saved) if index is not None else _IndexState(0, 0, 0)
-        vouched = min(queues) if index is None else min(*queues, found.open_from)
-        timestamp = found.open_timestamp
-        self._write(StoreCheckpoint(timestamp, timestamp, found.full_end_timestamp, 0, 0, vouched))
+        full_end, open_from, timestamp = (0, 0, 0) if index is None else self._index(index.saved)
+        vouched = min(queues) if index is None else min(*queues, open_from)
+        self._write(StoreCheckpoint(timestamp, timestamp, full_end, 0, 0, vouched))
 
     def save_clean(self, timestamp: int, last_record_offset: int, end: int) -> None:
         """Everything up to `end` is flushed and dispatched. Syncs."""
-        full_end = self._index_state(end).full_end_timestamp
+        full_end, _, _ = self._index(end)
         self._write(StoreCheckpoint(timestamp, timestamp, full_end, 0, 0, last_record_offset))
         disk.sync_with_length(self._descriptor)
 
     def close(self) -> None:
-        """Closes the file."""
         os.close(self._descriptor)
 
     def _write(self, checkpoint: StoreCheckpoint) -> None:
@@ -91,19 +80,18 @@ class BrokerCheckpoint:
             return is_in_place()
         return not os.path.samestat(named, status) and stat.S_ISREG(named.st_mode) and is_in_place()
 
-    def _index_state(self, saved: int) -> _IndexState:
-        """`saved`: the log offset below which the index is synced."""
+    def _index(self, saved: int) -> tuple[int, int, int]:
+        """The end time of the newest full index file, from which log offset on the index is not
+        synced, and the time there. `saved`: the log offset below which it is synced."""
         open_from, open_timestamp = saved, 0
         for header in self._headers_newest_first():
             is_full = header.index_count >= self._settings.index_geometry.index_num
             if is_full and header.end_physical_offset < saved:
-                return _IndexState(
-                    header.end_timestamp, open_from, open_timestamp or header.end_timestamp
-                )
+                return header.end_timestamp, open_from, open_timestamp or header.end_timestamp
             if header.index_count > 1:
                 open_from = min(open_from, header.begin_physical_offset)
                 open_timestamp = header.begin_timestamp
-        return _IndexState(0, open_from, open_timestamp)
+        return 0, open_from, open_timestamp
 
     def _headers_newest_first(self) -> Iterator[IndexHeader]:
         """Read, not mapped: the files are sparse, and a full disk would be a SIGBUS."""

@@ -9,51 +9,35 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from time import monotonic_ns
+from time import monotonic_ns, time_ns
 
 import zmq
 
-from node.runtime import disk
+from node.runtime import disk, process
 from node.runtime.event_log import fields
-from node.runtime.process import (
-    OOM_WRITER,
-    ChildProcess,
-    StopFlag,
-    child_parser,
-    leave,
-    met_damage,
-    now_ms,
-    report_recovery,
-    run_process,
-)
 from node.runtime.run_files import ANOTHER_MASTER, STEP, OtherMaster, read_other_master
 from node.runtime.settings import Settings
 from node.runtime.shortage import as_refusal, is_disk_full, is_shortage
 from node.runtime.state_page import DISK_FULL, NO_RESOURCES, RUNNING, STOPPING
 from node.runtime.stats_series import FLUSH_DISK_TIMEOUT
 from node.runtime.store_paths import check_held
-from node.runtime.wakeup import READER_SLOTS, SLEEP_S_MAX, Context, Waiters
+from node.runtime.wakeup import READER_SLOTS, SLEEP_S_MAX, Waiters
 from node.serving.request_server import BadFrames, Received, RequestWait, Server
 from node.store.condition import INDEX_WORKER, QUEUE_WORKER_PREFIX
+from node.writer import requests
 from node.writer.appender import AppendRequest, queues_of
-from node.writer.group_commit import Acknowledgements, GroupCommit
-from node.writer.log.flush import NOTHING_MOVED, FlushServices, Moved
+from node.writer.delays import Undelivered
+from node.writer.log.flush import FlushServices, Moved
 from node.writer.recovery import RecoveryProgress
-from node.writer.removal import REMOVAL_OPERATIONS, Expiry, Removals
-from node.writer.requests import (
-    PUT_OK,
-    PendingRequest,
-    answer_other,
-    pending_append,
-    pending_send,
-)
-from node.writer.staging.publisher import StagingService
-from node.writer.staging.stages import OPERATIONS as STAGING_OPERATIONS
+from node.writer.removal import REMOVAL_OPERATIONS, Removals
+from node.writer.requests import PUT_OK, Acknowledgements, GroupCommit, PendingRequest
+from node.writer.staging import stages
+from node.writer.staging.publisher import Publisher
 from node.writer.stats import WriterStats
 from node.writer.store import WriterStore, open_writer_store, store_host_of
-from node.writer.undelivered import Undelivered
 from protocol.addresses import DEFAULT_PORT
 from protocol.errors import BadRequest, MqError, NodeBusy, ServiceNotAvailable, StoreMoved
 from protocol.request_fields import WAIT_FLUSHED, WAIT_NONE
@@ -76,6 +60,7 @@ ends of jobs and the wish to stop wake it."""
 APPENDS = ("append", "send")
 STOP_WAIT_S = 5.0
 _NEVER = float("inf")
+_ALONE = nullcontext()
 
 
 def is_log_follower(slot: str) -> bool:
@@ -95,11 +80,10 @@ class Writer:
         self.flushing = FlushServices(store.log, self.settings, now, store.after_flush)
         self.waiting = GroupCommit(self.settings)
         self.stats = WriterStats(store.root, self.settings.is_sync_flush)
-        self.staging = StagingService(store, server, self._put, lambda: self.flushing.flushed)
+        self.staging = Publisher(store, server, self._put, lambda: self.flushing.flushed)
         refuse = partial(self._refuse, is_append=False)
         self.removals = Removals(store, self._flush_all, self._answer_other, refuse)
-        self.expiry = Expiry(store, self.removals)
-        self.undelivered = Undelivered(store)
+        self.undelivered = Undelivered(store.root, store.placement.tails, store.delays.delivers)
         self._is_sync = store.settings.is_sync_flush
         self._shows_at_once = store.log.pool is None and not self.settings.shows_late
         """Whether an append is readable as soon as it is written."""
@@ -117,18 +101,18 @@ class Writer:
         self._house_at = 0.0
         self._held_at = 0.0
 
-    def run(self, stop: StopFlag) -> None:
+    def run(self, stop: process.StopFlag) -> None:
         """Serves until the flag is set, then stops in order.
 
         Raises OSError, and StoreMoved, with which it has refused the requests that wait.
         """
-        fds = [*self.flushing.fds, self.staging.publisher.fd, stop.fd]
+        fds = [*self.flushing.fds, self.staging.fd, stop.fd]
         fds += [] if self.acknowledgements is None else [self.acknowledgements.fd]
-        wait = RequestWait((*self.server.watched, *fds), self.server.note_ready)
+        wait = RequestWait((*self.server.watched, *fds), self.server)
         self.store.page.publish(state=RUNNING)
         try:
             while not stop.is_set:
-                wait.poll(self._sleep_ms(), self._last_count == 1 and not self._is_watched())
+                wait.poll(*self._rest())
                 self.step(time.monotonic())
             self._stop(wait)
         except StoreMoved as error:
@@ -137,7 +121,8 @@ class Writer:
 
     def step(self, now: float) -> None:
         """One turn: a group of requests, and what is due of the rest."""
-        self._publish(self.flushing.collect(now))
+        if self.flushing.has_ended:
+            self._publish(self.flushing.collect(now))
         began = monotonic_ns()
         group = self._take_group()
         self._last_count = sum([pending.append.count for pending in group])
@@ -147,18 +132,16 @@ class Writer:
             self.acknowledgements.turn(now, self.flushing.flushed)
         if now >= self._house_at:
             self._keep_house(now)
-        elif self.flushing.is_hasty or self._is_watched():
+        elif (
+            self.flushing.is_hasty or self.waiting.count or self.staging.is_active or self.stopping
+        ):
             self._serve_waiting(now)
-
-    def _is_watched(self) -> bool:
-        """Whether requests wait for the disk, a publication or the stop: each turn serves them."""
-        return self.stopping or len(self.waiting) > 0 or self.staging.publisher.is_active
 
     def _serve_waiting(self, now: float) -> None:
         """Goes on with what requests wait for: publications, flushes, deadlines."""
-        if self.stopping or self.staging.publisher.is_active:
+        if self.stopping or self.staging.is_active:
             self.staging.step(now, self.stopping)
-        is_waited_for = len(self.waiting) > 0 or self.staging.publisher.waits_for_flush
+        is_waited_for = self.waiting.count > 0 or self.staging.waits_for_flush
         is_followed = self.acknowledgements is not None and self.acknowledgements.has_followers
         self.flushing.begin(now, self.stopping or is_waited_for, is_followed)
         self.answer_waiting(self.waiting.overdue(now), FLUSH_DISK_TIMEOUT, flushed=False)
@@ -166,7 +149,8 @@ class Writer:
     def _keep_house(self, now: float) -> None:
         """The work that not every turn has to do, so that appends do not pay for it."""
         self._house_at = now + HOUSE_S
-        if not self.stopping and not self.staging.publisher.is_active:
+        self.store.snapshot_if_due()
+        if not self.stopping and not self.staging.is_active:
             self.staging.step(now, self.stopping)
         self._serve_waiting(now)
         self.removals.step()
@@ -175,10 +159,10 @@ class Writer:
             check_held()
             self.store.page.publish(flush_began_ms=self.flushing.flush_began_ms)
             self.store.beat()
-            met_damage.turn(now)
-            self.stats.publish(len(self.waiting), self.store.repeats)
+            process.met_damage.turn(now)
+            self.stats.publish(self.waiting.count, self.store.repeats)
             self.last_heartbeat = now
-            self.undelivered.turn(now, now_ms())
+            self.undelivered.turn(now, process.now_ms())
             self.workers.look()
             self.server.turn()
             self._look_for_room()
@@ -188,19 +172,25 @@ class Writer:
         if not self.stopping:
             with disk.if_room():
                 self.store.retain(now)
-            self.expiry.turn(now)
+            self.removals.expire(now)
 
-    def _sleep_ms(self) -> int:
-        if self.staging.publisher.has_work or self.server.has_requests:
-            return 0
+    def _rest(self) -> tuple[int, bool]:
+        """How long the loop may sleep, in ms, and whether it stays awake for a moment before: a
+        client that waits for each answer sends the next request then."""
+        is_publishing = self.staging.is_active
+        if self.server.ready or (is_publishing and self.staging.has_work):
+            return 0, False
+        if self.waiting.count or is_publishing or self.stopping:
+            return WATCH_MS, False
         # While appends come, a request ends most sleeps: the clock decides after other turns.
-        is_busy = self._last_count or self.server.has_unsent or self._is_watched()
-        if is_busy or self.removals.is_active or self.store.is_reading:
-            return WATCH_MS
+        is_busy = self._last_count or self.server.unsent
+        if is_busy or self.removals.waiting or self.store.is_reading:
+            return WATCH_MS, self._last_count == 1
         turns_at = self.flushing.turns_at
         if turns_at == _NEVER:
-            return IDLE_MS
-        return min(max(WATCH_MS, int((turns_at - time.monotonic()) * 1000)), IDLE_MS)
+            return IDLE_MS, False
+        left_ms = int((turns_at - time.monotonic()) * 1000)
+        return min(max(WATCH_MS, left_ms), IDLE_MS), False
 
     def _look_for_room(self) -> None:
         """Publishes that the disk is too full for appends, and when they are taken again."""
@@ -228,7 +218,7 @@ class Writer:
             pending = self._parse(received, size)
             if pending is not None:
                 group.append(pending)
-                size += pending.append.size
+                size += len(pending.append.records) or pending.append.draft_bytes
             elif received.payload is not None:
                 size += len(received.payload)
         return group
@@ -247,13 +237,13 @@ class Writer:
                 if is_full or self.stopping or self._newer_master is not None:
                     self._refuse_append()
                 if operation == "append":
-                    pending = pending_append(received, header, self.store)
+                    pending = requests.pending_append(received, header, self.store)
                 else:
-                    pending = pending_send(received, header, self.store)
+                    pending = requests.pending_send(received, header, self.store)
                 if self._checked_pool is not None:
                     self._checked_pool.check_fits(group_bytes + pending.append.size)
                 return pending
-            if operation in STAGING_OPERATIONS:
+            if operation in stages.OPERATIONS:
                 self._check_runs()
                 answered = self.staging.handle(received, header, operation)
                 if answered is not None:
@@ -265,8 +255,7 @@ class Writer:
                 self._check_runs()
                 self.removals.ask(received.peer, header, operation)
                 return None
-            store, number = self.store, request_id(header)
-            answered = answer_other(store, operation, header, number)
+            answered = requests.answer_other(self.store, operation, header, request_id(header))
             self._answer_other(received.peer, answered)
         except (MqError, OSError) as error:
             number = request_id(header) or id_within(received.header)
@@ -287,7 +276,9 @@ class Writer:
         """Raises what appends are refused with now, ServiceNotAvailable or NodeBusy."""
         self._check_runs()
         if self.waiting.is_full:
-            raise NodeBusy(f"{len(self.waiting)} requests wait for the disk", "send it again later")
+            raise NodeBusy(
+                f"{self.waiting.count} requests wait for the disk", "send it again later"
+            )
         self.store.retention.check_room()
 
     def _answer_other(self, peer: bytes, answered: Header) -> None:
@@ -311,7 +302,7 @@ class Writer:
 
     def _refuse_all(self, error: MqError) -> None:
         """Refuses the requests that wait, GROUP_REQUESTS_MAX at most: this process ends."""
-        self.server.look_everywhere()
+        self.server.may_have_remote = True
         for _ in range(GROUP_REQUESTS_MAX):
             received = self.server.receive()
             if received is None:
@@ -327,29 +318,32 @@ class Writer:
     def _append(self, group: list[PendingRequest], now: float, began: int) -> None:
         if now >= self._held_at:
             self._check_held(group, now)
-        requests = [pending.append for pending in group]
+        appended = [pending.append for pending in group]
         parsed = monotonic_ns()
-        grew, is_lone = self._write(requests, now), len(group) == 1
+        grew, is_lone, store = self._write(appended, now), len(group) == 1, self.store
         turn = (began, parsed, monotonic_ns())
         if grew and not is_lone:
-            self._ring(requests)
+            self._wake(appended)
         answered = 0
-        with self.server.together(len(group)):
+        with _ALONE if is_lone else self.server.together():
             for pending in group:
-                if pending.append.error is not None:
-                    self._refuse(pending.peer, pending.request_id, pending.append.error, True)
+                done, wait = pending.append, pending.wait
+                waits = wait == WAIT_FLUSHED or (self._is_sync and wait != WAIT_NONE)
+                if done.error is not None:
+                    self._refuse(pending.peer, pending.request_id, done.error, True)
                 elif self.acknowledgements is not None and self.acknowledgements.take(pending, now):
                     pending.turn = turn
-                elif (waits := self._waits(pending)) and pending.append.end > self.flushing.flushed:
+                elif waits and done.end > self.flushing.flushed:
                     pending.turn = turn
                     self.waiting.put(pending, now)
                 else:
-                    self._answer(pending, PUT_OK, flushed=waits)
+                    header = pending.answer(store.store_host, store.epoch, PUT_OK, flushed=waits)
+                    self.server.send(pending.peer, header)
                     answered += 1
         replied = monotonic_ns()
         if grew and is_lone:
-            self._ring(requests)
-        self.stats.turn(turn, replied, answered, self.store.placement.records)
+            self._wake(appended)
+        self.stats.turn(turn, replied, answered, store.placement.records)
 
     def _check_held(self, group: list[PendingRequest], now: float) -> None:
         """Before anything is written. Raises StoreMoved; the group is refused then."""
@@ -361,25 +355,22 @@ class Writer:
                 self._refuse(pending.peer, pending.request_id, error, True)
             raise
 
-    def _waits(self, pending: PendingRequest) -> bool:
-        return pending.wait == WAIT_FLUSHED or (self._is_sync and pending.wait != WAIT_NONE)
-
-    def _put(self, requests: list[AppendRequest], now: float) -> None:
+    def _put(self, appended: list[AppendRequest], now: float) -> None:
         """Appends records of a publication: `_append` without requests to answer."""
         check_held()
         began = monotonic_ns()
-        if self._write(requests, now):
+        if self._write(appended, now):
             self.stats.turn((began, began, monotonic_ns()), 0, 0, self.store.placement.records)
-            self._ring(requests)
+            self._wake(appended)
 
-    def _write(self, requests: list[AppendRequest], now: float) -> bool:
+    def _write(self, appended: list[AppendRequest], now: float) -> bool:
         """Appends the valid requests and publishes the new end. Returns whether the log grew."""
         store, log = self.store, self.store.log
         if log.pool is not None:
-            size = sum(request.size for request in requests)
+            size = sum(request.size for request in appended)
             self._publish(self.flushing.wait_for_buffer(size, now))
         before = log.end
-        store.append(requests, now_ms())
+        store.append(appended, time_ns() // 1_000_000)
         if log.end == before:
             return False
         if self._shows_at_once:
@@ -390,22 +381,18 @@ class Writer:
             self._committed(log.end)
         return True
 
-    def _ring(self, requests: list[AppendRequest]) -> None:
+    def _wake(self, appended: list[AppendRequest]) -> None:
         """Wakes the processes that wait for the log to grow. The page shows the new end already.
 
         A lone request is answered before: its client need not wait for this.
         """
         if self._shows_at_once:
-            end = self.store.log.end
-            self.workers.wake(self.store.epoch, end, partial(queues_of, requests))
+            self.workers.wake(self.store.epoch, self.store.log.end, partial(queues_of, appended))
         if self.flushing.is_hasty:
             self.flushing.wake()
-        self.store.snapshot_if_due()
 
     def _publish(self, moved: Moved) -> None:
         """Publishes how far a commit or flush came, and replies to requests that waited for it."""
-        if moved is NOTHING_MOVED:
-            return
         if moved.committed is not None:
             self._committed(moved.committed)
         if moved.flushed is None:
@@ -416,16 +403,17 @@ class Writer:
             self.acknowledgements.flushed(moved.flushed)
         if self.settings.is_sync_flush and not self.settings.shows_replicated:
             self.announce(moved.flushed)
-        self.answer_waiting(self.waiting.flushed(moved.flushed), PUT_OK, flushed=True)
+        self.answer_waiting(self.waiting.reached(moved.flushed), PUT_OK, flushed=True)
 
     def answer_waiting(self, waited: list[PendingRequest], status: str, flushed: bool) -> None:
         """Replies to requests that waited for the disk or for followers."""
         if not waited:
             return
-        ended = monotonic_ns()
-        with self.server.together(len(waited)):
+        ended, store = monotonic_ns(), self.store
+        with _ALONE if len(waited) == 1 else self.server.together():
             for pending in waited:
-                self._answer(pending, status, flushed)
+                header = pending.answer(store.store_host, store.epoch, status, flushed)
+                self.server.send(pending.peer, header)
         self.stats.waited(waited, ended, monotonic_ns(), status)
 
     def _committed(self, offset: int) -> None:
@@ -439,10 +427,6 @@ class Writer:
         self.store.page.publish(readable=readable)
         self.workers.wake(self.store.epoch, readable)
 
-    def _answer(self, pending: PendingRequest, status: str, flushed: bool) -> None:
-        header = pending.answer(self.store.store_host, self.store.epoch, status, flushed)
-        self.server.send(pending.peer, header)
-
     # -- stopping -----------------------------------------------------------------------------
 
     def _stop(self, wait: RequestWait) -> None:
@@ -455,7 +439,8 @@ class Writer:
             now = time.monotonic()
             self.step(now)
             workers_wait = self.store.has_workers() and not self.store.workers_are_done()
-            if self.flushing.is_done and (now >= deadline or not (workers_wait or self.waiting)):
+            is_over = now >= deadline or not (workers_wait or self.waiting.count)
+            if self.flushing.is_done and is_over:
                 break
             wait.poll(5)
         self.removals.close()
@@ -476,7 +461,7 @@ def log_owner_options(
     module: str, text: str | None, arguments: list[str] | None
 ) -> argparse.Namespace:
     """The options of the process that appends to the log: the writer, or a replica in its place."""
-    parser = child_parser(module, text)
+    parser = process.child_parser(module, text)
     parser.add_argument("--bind", default="tcp://127.0.0.1:7851")
     parser.add_argument("--local", default="", metavar="IPC", help="for clients of this machine")
     parser.add_argument("--store-port", type=int, default=DEFAULT_PORT)
@@ -487,12 +472,14 @@ def log_owner_options(
 
 
 def open_own_store(
-    child: ChildProcess, settings: Settings, prepare: Callable[[Path], None] = lambda _root: None
+    child: process.ChildProcess,
+    settings: Settings,
+    prepare: Callable[[Path], None] = lambda _root: None,
 ) -> WriterStore:
     """As `open_writer_store`, by the options of the process. `keelog/run` becomes its folder."""
     options = child.options
     store_host = store_host_of(options.bind, options.store_port, options.advertise)
-    progress = RecoveryProgress(partial(report_recovery, child.ready_fd))
+    progress = RecoveryProgress(partial(process.report_recovery, child.ready_fd))
     is_alone = child.ready_fd is None
     store = open_writer_store(child.root, settings, store_host, is_alone, progress, prepare)
     os.chdir(store.run_dir)
@@ -501,19 +488,19 @@ def open_own_store(
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the writer of one store until SIGTERM."""
-    child = ChildProcess(
+    child = process.ChildProcess(
         slot="writer",
         what="the writer of {} cannot start",
         options=log_owner_options("node.writer.loop", __doc__, arguments),
-        oom_points=OOM_WRITER,
+        oom_points=process.OOM_WRITER,
         serves_clients=True,
     )
-    return run_process(child, _serve)
+    return process.run_process(child, _serve)
 
 
-def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> None:
+def _serve(child: process.ChildProcess, settings: Settings, stop: process.StopFlag) -> None:
     store = open_own_store(child, settings)
-    context: Context = zmq.Context()
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     workers = Waiters(context, child.root, is_log_follower)
     server = Server(context, child.options.bind, local=child.options.local)
     # Fail-stop: after a failed write or flush nothing more may be acknowledged.
@@ -534,4 +521,4 @@ def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> None:
 
 
 if __name__ == "__main__":
-    leave(main())
+    process.leave(main())

@@ -2,20 +2,23 @@
 
 There is one walk, for clean and unclean stops: a clean stop only changes where it starts. `examine`
 reads and decides, and changes nothing, so that a refused store stays as it is. `carry_out` then
-writes the decision. After a kill at any point, both are done again.
+writes the decision: the bytes after the end go to quarantine and are zeroed, the tail before it is
+written once more. After a kill at any point, both are done again.
 
 How far it is goes to people and to the supervisor now and then, not for each window. A warning says
 which files a start finds missing, or which stop was none: the store goes on with less, and nobody
 else would say so.
 """
 
+import errno
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,46 +27,28 @@ from node.runtime.event_log import fields, stderr
 from node.runtime.process import now_ms
 from node.runtime.settings import Settings
 from node.runtime.state_page import LogPage
-from node.store.checkpoints import (
-    FLOOR_FILE,
-    TAILS_FILE,
-    EpochLine,
-    Tails,
-    list_progress,
-    own_dir,
-    save_epochs,
-    save_tails,
-)
+from node.store import checkpoints
 from node.store.condition import Condition, read_condition
 from node.store.config.topics_file import TopicsFile
 from node.store.file_cache import OpenFiles
 from node.store.identity.store_id import PUT_BACK
 from node.store.log.end import TailWalk, ends_at
-from node.store.log.reader import Bounds, LogReader, columns_past_damage
+from node.store.log.reader import Bounds, LogReader, columns_past_damage, next_record
 from node.store.log.segments import SegmentList, list_folder
 from node.store.opening import StoppedStore
+from node.store.quarantine import keep_bytes
 from node.store.queues import refuse_batch_queues
 from node.store.verify.own_files import disagreement
-from node.writer.log.tail import (
-    LogEnd,
-    drop_segments_behind,
-    has_bytes_behind,
-    looks_torn,
-    make_tail_durable,
-    quarantine,
-    records_behind,
-    written_end,
-    zero_behind,
-)
+from protocol import names
 from protocol.derived.dispatch_request import DispatchRequests
 from protocol.derived.removed import NOTHING_REMOVED, Removed
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
-from protocol.names import ABORT_FILE, COMMIT_LOG_DIR, TOPICS_FILE
-from protocol.record.codec import FILLER_BYTES, Filler, Torn, decode
+from protocol.record.codec import FILLER_BYTES, RECORD_BYTES_MIN, Filler, Torn, decode
 from protocol.record.columns import Ints, RecordColumns
 
 log = logging.getLogger("keelog.writer")
+log_of_cuts = logging.getLogger("keelog.recovery")
 
 SETTLE_RECORDS = 200_000
 """So many records are held back, so that a queue is looked up once for all of them."""
@@ -78,8 +63,31 @@ WALK_BYTES_MAX = 256 * 1024 * 1024
 """Up to this size, records that a broker appended after us are walked; beyond it the queues' ends
 come from the queues' files."""
 
+SECTOR_BYTES = 512
+"""A disk writes a sector whole or not at all."""
+FOLLOWING_BYTES_MAX = 64 * 1024 * 1024
+"""How far after the end whole records are looked for, for the report."""
+_COPY_BYTES = 1024 * 1024
+_ZEROS_MIN = 8
+"""Fewer zero bytes in a row than this say nothing: a record's numbers have them too."""
+
 Progress = Callable[[int, int], None]
 """Called with (done, total) log bytes, window by window."""
+
+
+class LogEnd(NamedTuple):
+    """The end of a log in its folder, and the length of its segments."""
+
+    root: Path
+    offset: int
+    segment_bytes: int
+
+    @property
+    def folder(self) -> Path:
+        return self.root / names.COMMIT_LOG_DIR
+
+    def path(self, base: int) -> Path:
+        return self.folder / names.offset_file_name(base)
 
 
 @dataclass(slots=True)
@@ -92,7 +100,7 @@ class Recovery:
     end: int
     floor: int
     tails: dict[Queue, int]
-    epochs: list[EpochLine]
+    epochs: list[checkpoints.EpochLine]
     epoch: int
     """The epoch that begins with this start."""
     was_clean: bool
@@ -108,7 +116,6 @@ class Recovery:
 
     @property
     def log_end(self) -> LogEnd:
-        """The end that was found."""
         return LogEnd(self.root, self.end, self.segment_bytes)
 
 
@@ -124,7 +131,7 @@ def examine(root: Path, settings: Settings, notify: Progress = ignore_progress) 
     """
     refuse_batch_queues(root)
     condition = read_condition(root)
-    listing = list_folder(root / COMMIT_LOG_DIR)
+    listing = list_folder(root / names.COMMIT_LOG_DIR)
     for problem in listing.problems:
         raise _refused(root, problem.path, problem.offset, problem.detail)
     found = Recovery(
@@ -141,11 +148,13 @@ def examine(root: Path, settings: Settings, notify: Progress = ignore_progress) 
     )
     if not listing.files:
         if condition.floor:
-            raise _refused(root, root / COMMIT_LOG_DIR, 0, "there is no segment", condition.floor)
+            raise _refused(
+                root, root / names.COMMIT_LOG_DIR, 0, "there is no segment", condition.floor
+            )
         return found
     files = OpenFiles()
     try:
-        segments = SegmentList(root / COMMIT_LOG_DIR, listing, files)
+        segments = SegmentList(root / names.COMMIT_LOG_DIR, listing, files)
         found.end = segments.end
         if segments.end < condition.floor:
             path, why = listing.files[-1][1], "the log ends with this file"
@@ -164,10 +173,10 @@ def examine(root: Path, settings: Settings, notify: Progress = ignore_progress) 
     return found
 
 
-def _next_epoch(root: Path, epochs: list[EpochLine]) -> int:
+def _next_epoch(root: Path, epochs: list[checkpoints.EpochLine]) -> int:
     """One above the highest epoch in our files: progress files may outlive `epochs`."""
     known = [line.epoch for line in epochs]
-    known += [progress.epoch for progress in list_progress(root).values()]
+    known += [progress.epoch for progress in checkpoints.list_progress(root).values()]
     return max(known, default=0) + 1
 
 
@@ -179,11 +188,13 @@ def _refused(
     return StoreDamaged(str(path), offset, why, f"keelog store repair {root}")
 
 
-def _check_tails(tails: Tails, segments: SegmentList, found: Recovery, files: OpenFiles) -> None:
+def _check_tails(
+    tails: checkpoints.Tails, segments: SegmentList, found: Recovery, files: OpenFiles
+) -> None:
     """Raises StoreDamaged for a snapshot of another log: with it, offsets would be given twice."""
     why = disagreement(found.root, tails, found.epochs, segments, files, found.removed)
     if why is not None:
-        where = str(own_dir(found.root) / TAILS_FILE)
+        where = str(checkpoints.own_dir(found.root) / checkpoints.TAILS_FILE)
         raise StoreDamaged(where, tails.last_record, f"is of another log: {why}", PUT_BACK)
 
 
@@ -219,7 +230,9 @@ def _walk(
         found.cut = stopped or Torn(found.end, "cut", "what stands here is no whole record")
 
 
-def _is_far(segments: SegmentList, condition: Condition, tails: Tails, found: Recovery) -> bool:
+def _is_far(
+    segments: SegmentList, condition: Condition, tails: checkpoints.Tails, found: Recovery
+) -> bool:
     """Whether a broker has appended more than WALK_BYTES_MAX after our snapshot."""
     reader = LogReader(segments, Bounds(segments.start, segments.end))
     if condition.was_ours or ends_at(reader, tails.at):
@@ -228,7 +241,7 @@ def _is_far(segments: SegmentList, condition: Condition, tails: Tails, found: Re
     return end - tails.at > WALK_BYTES_MAX
 
 
-def _check_last_record(segments: SegmentList, tails: Tails, found: Recovery) -> None:
+def _check_last_record(segments: SegmentList, tails: checkpoints.Tails, found: Recovery) -> None:
     """Looks at the one record before the walk: even files marked clean may have been changed by
     hand. Raises StoreDamaged."""
     found.last_store_timestamp = tails.store_timestamp
@@ -244,7 +257,10 @@ def _check_last_record(segments: SegmentList, tails: Tails, found: Recovery) -> 
 
 
 def _walk_of_broker(
-    settings: Settings, found: Recovery, known: Tails | None, notify: Callable[[int], None]
+    settings: Settings,
+    found: Recovery,
+    known: checkpoints.Tails | None,
+    notify: Callable[[int], None],
 ) -> Torn | None:
     """Recovers as a broker does: the end from the last segments, the queues' ends from their files
     and from the log above them. `known`: a snapshot of ours that is too old to walk from.
@@ -327,12 +343,12 @@ class TailNotes:
             return
         key, offset = np.concatenate(self._keys), np.concatenate(self._offsets)
         last, at = np.unique(key[::-1], return_index=True)
-        names = list(self._topics)
+        topics = list(self._topics)
         following = (offset[::-1][at] + 1).tolist()
         for topic, queue_id, number in zip(
             (last >> 32).tolist(), (last & 0xFFFFFFFF).tolist(), following, strict=True
         ):
-            self._tails[Queue(names[topic], queue_id)] = number
+            self._tails[Queue(topics[topic], queue_id)] = number
         self._keys, self._offsets, self._count = [], [], 0
 
 
@@ -371,14 +387,16 @@ def carry_out(found: Recovery, crc: bool = True) -> int:
     durable = found.epochs[-1].start if found.epochs else found.end
     rewrite_from = max(found.floor, durable, found.min_offset)
     make_tail_durable(end, rewrite_from, found.floor)
-    line = EpochLine(found.epoch, found.end, crc, found.was_clean)
+    line = checkpoints.EpochLine(found.epoch, found.end, crc, found.was_clean)
     lines = [*found.epochs, line]
     kept = [line for line, following in pairwise(lines) if following.start >= found.min_offset]
-    save_epochs(found.root, [*kept, line])
+    checkpoints.save_epochs(found.root, [*kept, line])
     if found.tails_at is None or found.end - found.tails_at >= TAILS_AGE_BYTES_MAX:
         times = (found.last_record_offset, found.last_store_timestamp)
         with disk.if_room():
-            save_tails(found.root, Tails(found.end, dict(found.tails), *times))
+            checkpoints.save_tails(
+                found.root, checkpoints.Tails(found.end, dict(found.tails), *times)
+            )
     return found.epoch
 
 
@@ -415,7 +433,7 @@ def replace_lost_table(found: Recovery) -> None:
 
 
 def _lacks_table(found: Recovery) -> bool:
-    topics = found.root / TOPICS_FILE
+    topics = found.root / names.TOPICS_FILE
     return bool(found.tails) and not (topics.exists() or disk.backup_of(topics).exists())
 
 
@@ -424,15 +442,18 @@ def _losses(found: Recovery) -> Iterator[tuple[str, Mapping[str, Any]]]:
     if not found.epochs:
         if found.end:
             what = "the store was another owner's, or they are lost"
-            yield "the notes about this log are missing", {"folder": own_dir(root), "why": what}
+            yield (
+                "the notes about this log are missing",
+                {"folder": checkpoints.own_dir(root), "why": what},
+            )
     elif not found.was_clean:
-        where = {"mark": root / ABORT_FILE, "walked_from": found.tails_at, "end": found.end}
+        where = {"mark": root / names.ABORT_FILE, "walked_from": found.tails_at, "end": found.end}
         yield "the node did not stop in order: the end of the log was looked for", where
-    if found.epochs and not (own_dir(root) / FLOOR_FILE).exists():
-        path = own_dir(root) / FLOOR_FILE
+    if found.epochs and not (checkpoints.own_dir(root) / checkpoints.FLOOR_FILE).exists():
+        path = checkpoints.own_dir(root) / checkpoints.FLOOR_FILE
         yield "the note of what is durable is lost", {"file": path, "known": found.floor}
     if _lacks_table(found):
-        count, path = len({queue.topic for queue in found.tails}), root / TOPICS_FILE
+        count, path = len({queue.topic for queue in found.tails}), root / names.TOPICS_FILE
         what = "topics without messages are gone, all others have the default settings"
         yield "the table of topics is lost", {"file": path, "topics": count, "why": what}
     begin = _begin_at_stop(found)
@@ -489,3 +510,153 @@ def progress_line(done: int, total: int, elapsed_s: float) -> str:
     left_s = elapsed_s * (total - done) / done if done else None
     eta = "" if left_s is None else f", about {left_s:.0f} s left"
     return f"recovering: {done / total:.0%} of {total / _MIB:.0f} MiB of the log{eta}"
+
+
+def segment_bases(root: Path) -> list[int]:
+    """The first offsets of the segments that are there."""
+    directory = root / names.COMMIT_LOG_DIR
+    found = [path.name for path in directory.iterdir()] if directory.is_dir() else []
+    bases = map(names.parse_offset_file_name, found)
+    return sorted(base for base in bases if base is not None)
+
+
+def has_bytes_behind(end: LogEnd) -> bool:
+    """Whether there are bytes other than zeros at or after the end."""
+    return any(True for _ in _bytes_behind(end))
+
+
+def written_end(end: LogEnd) -> int:
+    """Where data ends on the disk, at or after `end`: what was never written is a hole."""
+    written = end.offset
+    for base in segment_bases(end.root):
+        if base + end.segment_bytes > end.offset:
+            descriptor = os.open(end.path(base), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                for _, stop in _extents(descriptor, 0, end.segment_bytes):
+                    written = max(written, base + stop)
+            finally:
+                os.close(descriptor)
+    return written
+
+
+def _bytes_behind(end: LogEnd) -> Iterator[tuple[int, int, bytes]]:
+    """(segment base, position, bytes) of what is not zero at or after the end, by MiB at most."""
+    for base in segment_bases(end.root):
+        if base + end.segment_bytes <= end.offset:
+            continue
+        descriptor = os.open(end.path(base), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            for position, stop in _extents(
+                descriptor, max(end.offset - base, 0), end.segment_bytes
+            ):
+                for start in range(position, stop, _COPY_BYTES):
+                    chunk = os.pread(descriptor, min(_COPY_BYTES, stop - start), start)
+                    data = np.flatnonzero(np.frombuffer(chunk, np.uint8))
+                    if len(data):
+                        yield base, start, chunk[: int(data[-1]) + 1]
+        finally:
+            os.close(descriptor)
+
+
+def _extents(descriptor: int, position: int, stop: int) -> list[tuple[int, int]]:
+    """Where a file has data. All are found before any is read: reading ahead makes holes data."""
+    found: list[tuple[int, int]] = []
+    while position < stop:
+        try:
+            position = os.lseek(descriptor, position, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            break
+        hole = os.lseek(descriptor, position, os.SEEK_HOLE)
+        found.append((position, min(hole, stop)))
+        position = hole
+    return found
+
+
+def looks_torn(segments: SegmentList, torn: Torn) -> bool:
+    """Whether the bad record looks as a power loss leaves one: a sector of it is wholly zero.
+
+    Else something changed bytes that were written: a failing disk, a program, a hand.
+    """
+    segment = segments.find(torn.position)
+    if segment is None:
+        return True
+    position = torn.position - segment.start
+    size = int.from_bytes(segment.read(position, 4), "big", signed=True)
+    if not RECORD_BYTES_MIN <= size <= segment.size - position:
+        # Its length cannot be believed, so the sector in which it begins decides.
+        size = SECTOR_BYTES - position % SECTOR_BYTES
+    data = segment.read(position, size)
+    cuts = range(SECTOR_BYTES - position % SECTOR_BYTES, size, SECTOR_BYTES)
+    parts = [data[a:b] for a, b in zip([0, *cuts], [*cuts, size], strict=True)]
+    ends_in_zero = data[-1:] == b"\0" and data[:_ZEROS_MIN].strip(b"\0") != b""
+    return ends_in_zero or any(len(part) >= _ZEROS_MIN and not any(part) for part in parts)
+
+
+def records_behind(segments: SegmentList, torn: Torn, not_before_ms: int) -> tuple[int, int | None]:
+    """How many whole records of at least that store time follow a bad one, and where the first
+    of them stands."""
+    if segments.find(torn.position) is None:
+        return 0, None
+    stop = min(segments.end, torn.position + FOLLOWING_BYTES_MAX)
+    reader = LogReader(segments, Bounds(torn.position, stop))
+    first = next_record(reader, torn.position + 1, not_before_ms)
+    if first is None:
+        return 0, None
+    items = columns_past_damage(reader, first)
+    return sum(len(item) for item in items if isinstance(item, RecordColumns)), first
+
+
+def quarantine(end: LogEnd, report: dict[str, Any]) -> Path:
+    """Copies the bytes after the end to a folder of their own, with a report; returns it."""
+    pieces = ((base + position, chunk) for base, position, chunk in _bytes_behind(end))
+    folder = keep_bytes(end.root, end.offset, pieces, report)
+    details = fields(offset=end.offset, why=report["why"], kept_in=folder)
+    log_of_cuts.warning("log cut", extra=details)
+    return folder
+
+
+def zero_behind(end: LogEnd) -> None:
+    """So that no stale record revives when the log grows up to it."""
+    for base, position, chunk in _bytes_behind(end):
+        descriptor = disk.open_file(end.path(base))
+        try:
+            disk.write_all(descriptor, bytes(len(chunk)), position)
+            disk.sync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def drop_segments_behind(end: LogEnd) -> None:
+    """Segments wholly after the end: prepared ones that were never used, or cut ones."""
+    later = [base for base in segment_bases(end.root) if base >= end.offset and base > 0]
+    # From the last one on, and each durably: a gap would be damage to a start after a kill or a
+    # power loss in the middle.
+    for base in reversed(later):
+        disk.unlink(end.path(base))
+        disk.sync_dir(end.folder)
+
+
+def make_tail_durable(end: LogEnd, rewrite_from: int, sync_from: int) -> None:
+    """Rewrites [rewrite_from, end) and syncs every segment that reaches above `sync_from`.
+
+    After a failed flush the page cache may hold clean pages that the disk never got, and a second
+    sync alone would lie.
+    """
+    for base in segment_bases(end.root):
+        if base + end.segment_bytes <= sync_from:
+            continue
+        descriptor = disk.open_file(end.path(base))
+        try:
+            position = max(rewrite_from - base, 0)
+            stop = min(end.offset - base, end.segment_bytes)
+            while position < stop:
+                chunk = os.pread(descriptor, min(_COPY_BYTES, stop - position), position)
+                disk.write_all(descriptor, chunk, position)
+                position += len(chunk)
+            disk.sync(descriptor)
+        finally:
+            os.close(descriptor)
+    if end.folder.is_dir():
+        disk.sync_dir(end.folder)

@@ -37,16 +37,9 @@ from node.store.queues import QueueReader, is_filler, list_queue_ids, open_queue
 from node.writer.broker_checkpoint import live_workers
 from node.writer.log.retention import SegmentFile
 from node.writer.store import WriterStore
+from protocol import errors
 from protocol.derived.dispatch_request import DispatchRequests
 from protocol.derived.removed import NOTHING_REMOVED, Removed
-from protocol.errors import (
-    BadRequest,
-    MqError,
-    NodeBusy,
-    ServiceNotAvailable,
-    StoreDamaged,
-    UnknownTopic,
-)
 from protocol.ids import Queue
 from protocol.names import COMMIT_LOG_DIR, check_topic_for_send
 from protocol.record.columns import Bools, RecordColumns
@@ -64,7 +57,7 @@ WAITING_MAX = 64
 _HOUR_S = 3600
 
 Reply = Callable[[bytes, Header], None]
-Refuse = Callable[[bytes, int, MqError], None]
+Refuse = Callable[[bytes, int, errors.MqError], None]
 
 EXPIRY_EVERY_S = 60.0
 """How long a message may outlive its topic's retention."""
@@ -123,7 +116,6 @@ class TopicSurvey:
 
     @property
     def gone_bytes(self) -> int:
-        """The bytes of the records that go."""
         return sum(queue.gone_bytes for queue in self.queues.values())
 
     @property
@@ -150,7 +142,9 @@ class TopicSurvey:
                 self._note(columns)
             if log.stopped is not None:
                 where = str(log.segment_at(log.stopped.position).path)
-                raise StoreDamaged(where, log.stopped.position, log.stopped.why, _SURVEY_HINT)
+                raise errors.StoreDamaged(
+                    where, log.stopped.position, log.stopped.why, _SURVEY_HINT
+                )
         self.end = end
 
     def _log(self, files: OpenFiles, end: int) -> LogReader:
@@ -209,7 +203,7 @@ class _Removal:
     is_purge: bool
     is_expiry: bool = False
     thread: Thread | None = None
-    error: MqError | OSError | None = None
+    error: errors.MqError | OSError | None = None
 
     def begin(self, dispatched: int, end: int) -> None:
         """Starts to count. The queues have the log up to `dispatched`; it ends at `end`."""
@@ -218,14 +212,14 @@ class _Removal:
             try:
                 self.survey.read_queues(min(dispatched, end))
                 self.survey.read_log(end)
-            except (MqError, OSError) as error:
+            except (errors.MqError, OSError) as error:
                 self.error = error
 
         self.thread = Thread(target=count, name="removal")
         try:
             self.thread.start()
         except RuntimeError as error:  # the request is refused in the next step
-            self.error = ServiceNotAvailable(f"{SHORT}: {error}", MORE_TASKS)
+            self.error = errors.ServiceNotAvailable(f"{SHORT}: {error}", MORE_TASKS)
 
 
 class Removals:
@@ -238,29 +232,17 @@ class Removals:
         self._flush = flush
         self._reply = reply
         self._refuse = refuse
-        self._waiting: deque[_Removal] = deque()
-
-    @property
-    def is_active(self) -> bool:
-        """Whether a request waits."""
-        return bool(self._waiting)
+        self.waiting: deque[_Removal] = deque()
+        self._look_at = 0.0
+        self._table_version = -1
+        self._past: deque[str] = deque()
+        """Topics with a retention of their own that this round has not looked at yet."""
 
     def ask(self, peer: bytes, header: Header, operation: str) -> None:
         """Takes a request; the answer comes later. Raises BadRequest, IllegalMessage, NotAllowed,
         UnknownTopic, NodeBusy."""
-        if len(self._waiting) >= WAITING_MAX:
-            raise NodeBusy(f"{len(self._waiting)} removals wait", "send it again later")
-        removal = self._parsed(peer, header, operation)
-        if removal is None:
-            (name,) = DELETE_TOPIC.parse(header)
-            number = request_id(header)
-            self._reply(peer, _deleted(number, name, False, 0, None))
-            return
-        self._waiting.append(removal)
-        self.step()
-
-    def _parsed(self, peer: bytes, header: Header, operation: str) -> _Removal | None:
-        """None for the removal of a topic that is not there."""
+        if len(self.waiting) >= WAITING_MAX:
+            raise errors.NodeBusy(f"{len(self.waiting)} removals wait", "send it again later")
         point, queue_id, is_purge = PurgePoint(), None, operation == "purge_topic"
         if is_purge:
             topic, queue_id = PURGE_TOPIC.parse(header)
@@ -268,19 +250,21 @@ class Removals:
         else:
             (topic,) = DELETE_TOPIC.parse(header)
         check_topic_for_send(topic)
-        if not self._store.has_topic(topic):
-            if is_purge:
-                raise UnknownTopic(f"topic {topic} does not exist", "keelog topic ls")
-            return None
-        store = self._store
-        survey = TopicSurvey(store.root, topic, point, queue_id)
-        return _Removal(peer, request_id(header), survey, is_purge)
+        number = request_id(header)
+        if self._store.has_topic(topic):
+            survey = TopicSurvey(self._store.root, topic, point, queue_id)
+            self.waiting.append(_Removal(peer, number, survey, is_purge))
+            self.step()
+        elif is_purge:
+            raise errors.UnknownTopic(f"topic {topic} does not exist", "keelog topic ls")
+        else:
+            self._reply(peer, _deleted(number, topic, False, 0, None))
 
     def step(self) -> None:
         """Goes on with the first request: begins to count, or carries it out."""
-        if not self._waiting:
+        if not self.waiting:
             return
-        removal = self._waiting[0]
+        removal = self.waiting[0]
         if removal.thread is None:
             removal.survey.start = self._store.min_offset
             removed = self._store.removed
@@ -288,7 +272,7 @@ class Removals:
             removal.survey.removed = removed if removal.is_purge else replace(removed, queues={})
             removal.begin(_dispatched(self._store), self._store.log.committed)
         elif not removal.thread.is_alive():
-            self._waiting.popleft()
+            self.waiting.popleft()
             if removal.is_expiry:
                 self._expire(removal)
                 return
@@ -299,7 +283,7 @@ class Removals:
                     raise removal.error
                 removal.survey.read_log(self._store.log.end)
                 self._reply(removal.peer, self._carry_out(removal))
-            except (MqError, OSError) as error:
+            except (errors.MqError, OSError) as error:
                 place = str(self._store.root)
                 self._refuse(removal.peer, removal.number, as_refusal(error, place))
 
@@ -315,7 +299,7 @@ class Removals:
             store.remove_topic(survey.topic)
             return _deleted(number, survey.topic, True, left, until or None)
         if survey.queue_id is not None and survey.queue_id not in survey.queues:
-            raise BadRequest(
+            raise errors.BadRequest(
                 f"queue {survey.queue_id} of topic {survey.topic} has no messages",
                 f"see keelog topic describe {survey.topic}",
             )
@@ -331,7 +315,24 @@ class Removals:
         ]
         return answer(number, topic=survey.topic, queues=queues, left_in_log_bytes=left)
 
-    def expire(self, topic: str, before_ms: int) -> None:
+    def expire(self, now: float) -> None:
+        """Goes on with a round over the topics that have a retention of their own, one at a time
+        and between what clients ask for, or begins one when it is due. `now`: of a monotonic clock.
+        """
+        table = self._store.topics
+        if self.waiting:
+            return
+        if not self._past and (now >= self._look_at or table.version != self._table_version):
+            self._look_at, self._table_version = now + EXPIRY_EVERY_S, table.version
+            self._past += [topic.name for topic in table.all() if topic.retention_hours]
+        while self._past:
+            topic = table.find(self._past.popleft())
+            if topic is not None and topic.retention_hours:
+                now_ms = int(self._store.retention.clock.now_s() * 1000)
+                self._purge_old(topic.name, now_ms - topic.retention_hours * _HOUR_S * 1000)
+                return
+
+    def _purge_old(self, topic: str, before_ms: int) -> None:
         """Purges what a topic stored before a time, in its turn, and notes from where it is kept.
 
         Segments that were last written before it go with it, whatever their store times. A queue
@@ -341,7 +342,7 @@ class Removals:
         survey = TopicSurvey(
             self._store.root, topic, PurgePoint(time_ms=before_ms, below=below), None
         )
-        self._waiting.append(_Removal(b"", 0, survey, is_purge=True, is_expiry=True))
+        self.waiting.append(_Removal(b"", 0, survey, is_purge=True, is_expiry=True))
 
     def _expire(self, removal: _Removal) -> None:
         survey, store = removal.survey, self._store
@@ -358,7 +359,7 @@ class Removals:
                 store.purge({Queue(survey.topic, number): ends[number] for number in gone})
                 extra = fields(topic=survey.topic, bytes=survey.gone_bytes, queues=len(gone))
                 log.info("messages are past their topic's retention", extra=extra)
-        except (MqError, OSError) as error:
+        except (errors.MqError, OSError) as error:
             details = fields(topic=survey.topic, why=error)
             log.warning("messages past their topic's retention stay", extra=details)
             return
@@ -366,40 +367,15 @@ class Removals:
 
     def close(self) -> None:
         """Refuses what waits: the writer ends."""
-        stopping = ServiceNotAvailable("the node is stopping", "send it again when it is back")
-        while self._waiting:
-            removal = self._waiting.popleft()
+        stopping = errors.ServiceNotAvailable(
+            "the node is stopping", "send it again when it is back"
+        )
+        while self.waiting:
+            removal = self.waiting.popleft()
             if removal.thread is not None and removal.thread.is_alive():
                 removal.thread.join()
             if not removal.is_expiry:
                 self._refuse(removal.peer, removal.number, stopping)
-
-
-class Expiry:
-    """Asks for the purges, one topic at a time, between those that clients ask for."""
-
-    def __init__(self, store: WriterStore, removals: Removals) -> None:
-        self._store = store
-        self._removals = removals
-        self._look_at = 0.0
-        self._table_version = -1
-        self._topics: deque[str] = deque()
-        """Topics that this round has not looked at yet."""
-
-    def turn(self, now: float) -> None:
-        """Goes on with a round, or begins one when it is due. `now`: of a monotonic clock."""
-        if self._removals.is_active:
-            return
-        table = self._store.topics
-        if not self._topics and (now >= self._look_at or table.version != self._table_version):
-            self._look_at, self._table_version = now + EXPIRY_EVERY_S, table.version
-            self._topics += [topic.name for topic in table.all() if topic.retention_hours]
-        while self._topics:
-            topic = table.find(self._topics.popleft())
-            if topic is not None and topic.retention_hours:
-                now_ms = int(self._store.retention.clock.now_s() * 1000)
-                self._removals.expire(topic.name, now_ms - topic.retention_hours * _HOUR_S * 1000)
-                return
 
 
 def _add(seen: QueueSurvey, columns: RecordColumns, kept: Bools) -> None:
@@ -419,7 +395,7 @@ def _add(seen: QueueSurvey, columns: RecordColumns, kept: Bools) -> None:
 def _point_of(header: Header) -> PurgePoint:
     """The offset or the time of a purge. Raises BadRequest unless there is one of the two."""
     if ("offset" in header) == ("timestamp" in header):
-        raise BadRequest("purge_topic needs offset or timestamp", "name one of them")
+        raise errors.BadRequest("purge_topic needs offset or timestamp", "name one of them")
     if "offset" in header:
         return PurgePoint(offset=PURGE_BEFORE_OFFSET.parse(header).offset)
     return PurgePoint(time_ms=PURGE_BEFORE_TIME.parse(header).timestamp)

@@ -10,31 +10,11 @@ from pathlib import Path
 from node.runtime import disk
 from node.runtime.settings import Settings
 from node.runtime.store_paths import read_bounded
-from node.store.checkpoints import (
-    QUARANTINE_DIR,
-    Floor,
-    Tails,
-    clear_clean,
-    load_epochs,
-    load_removed,
-    own_dir,
-    save_epochs,
-    save_removed,
-    save_tails,
-)
+from node.store import checkpoints
 from node.store.condition import read_checkpoint
 from node.store.quarantine import keep_bytes, move_file
+from node.store.repair import steps
 from node.store.repair.plan import LogPlan
-from node.store.repair.steps import (
-    DELETE_FILE,
-    MOVE_FILE,
-    CutLog,
-    FileStep,
-    FillHole,
-    Marker,
-    SetLength,
-    Step,
-)
 from node.writer.broker_checkpoint import lowered_checkpoint
 from node.writer.recovery import carry_out, examine
 from protocol.derived.file_layouts import encode_checkpoint
@@ -50,20 +30,20 @@ def repair_log(root: Path, plan: LogPlan, settings: Settings) -> None:
     StoreDamaged."""
     for step in plan.steps:
         _take(root, step)
-    if any(isinstance(step, CutLog) for step in plan.steps):
+    if any(isinstance(step, steps.CutLog) for step in plan.steps):
         found = examine(root, settings)
         if found.cut is not None:
             carry_out(found, settings.enabled_append_prop_crc)
 
 
-def move_strangers(root: Path, steps: list[Step]) -> None:
+def move_strangers(root: Path, found: list[steps.Step]) -> None:
     """Takes files that belong to no store out of `config/`, `consumequeue/` and `index/`."""
-    for step in steps:
-        if isinstance(step, FileStep) and step.action == MOVE_FILE:
+    for step in found:
+        if isinstance(step, steps.FileStep) and step.action == steps.MOVE_FILE:
             _move(root, step)
 
 
-def rewrite_checkpoint(root: Path, step: FileStep, plan: LogPlan) -> None:
+def rewrite_checkpoint(root: Path, step: steps.FileStep, plan: LogPlan) -> None:
     """RocketMQ's checkpoint says no more than the log holds."""
     lowered = lowered_checkpoint(read_checkpoint(root), plan.end, plan.last_time)
     data = read_bounded(step.path, CHECKPOINT_FILE_BYTES)
@@ -71,18 +51,18 @@ def rewrite_checkpoint(root: Path, step: FileStep, plan: LogPlan) -> None:
     disk.write_atomically(step.path, encode_checkpoint(lowered))
 
 
-def _take(root: Path, step: Step) -> None:
+def _take(root: Path, step: steps.Step) -> None:
     match step:
-        case FileStep(action=action) if action == MOVE_FILE:
+        case steps.FileStep(action=action) if action == steps.MOVE_FILE:
             _move(root, step)
-        case FileStep(action=action, path=path) if action == DELETE_FILE:
+        case steps.FileStep(action=action, path=path) if action == steps.DELETE_FILE:
             disk.unlink(path)
             disk.sync_dir(path.parent)
-        case SetLength():
+        case steps.SetLength():
             _set_length(root, step)
-        case FillHole():
+        case steps.FillHole():
             _fill(root, step)
-        case CutLog() if step.is_damage:
+        case steps.CutLog() if step.is_damage:
             _lower(root, step)
         case _:
             pass  # What a crash left goes in the end, by recovery itself.
@@ -92,9 +72,9 @@ def _report(kind: str, why: str) -> dict[str, object]:
     return {"kind": kind, "why": why, "by": "keelog store repair"}
 
 
-def _move(root: Path, step: FileStep) -> None:
+def _move(root: Path, step: steps.FileStep) -> None:
     path = step.path
-    if path in (own_dir(root), own_dir(root) / QUARANTINE_DIR):
+    if path in (checkpoints.own_dir(root), checkpoints.own_dir(root) / checkpoints.QUARANTINE_DIR):
         # It is in the place of the quarantine folder, and goes into that folder.
         aside = path.with_name(f"{path.name}.aside")
         disk.rename(path, aside)
@@ -103,7 +83,7 @@ def _move(root: Path, step: FileStep) -> None:
     move_file(root, step.offset, path, _report("moved", step.why))
 
 
-def _set_length(root: Path, step: SetLength) -> None:
+def _set_length(root: Path, step: steps.SetLength) -> None:
     descriptor = disk.open_file(step.path)
     try:
         if step.size > step.wanted:
@@ -121,7 +101,7 @@ def _set_length(root: Path, step: SetLength) -> None:
         os.close(descriptor)
 
 
-def _fill(root: Path, step: FillHole) -> None:
+def _fill(root: Path, step: steps.FillHole) -> None:
     """Markers first, then the blank; zeros after it, so that nothing there is found again."""
     descriptor = disk.open_file(step.path)
     base = step.segment_start
@@ -135,7 +115,13 @@ def _fill(root: Path, step: FillHole) -> None:
             root, step.start, pieces, {**_report(step.torn.kind, step.torn.why), "lost": lost}
         )
         for marker in step.markers:
-            disk.write_all(descriptor, _marker_bytes(step, marker), marker.offset - base)
+            place = MarkerPlace(marker.offset, marker.size, step.store_timestamp, step.sealed)
+            data = (
+                gap_marker(place)
+                if marker.queue is None
+                else queue_marker(place, marker.queue, marker.queue_offset)
+            )
+            disk.write_all(descriptor, data, marker.offset - base)
         if step.blank_at is not None:
             blank = filler(step.end - step.blank_at)
             disk.write_all(descriptor, blank, step.blank_at - base)
@@ -146,26 +132,21 @@ def _fill(root: Path, step: FillHole) -> None:
         os.close(descriptor)
 
 
-def _marker_bytes(step: FillHole, marker: Marker) -> bytes:
-    place = MarkerPlace(marker.offset, marker.size, step.store_timestamp, step.sealed)
-    if marker.queue is None:
-        return gap_marker(place)
-    return queue_marker(place, marker.queue, marker.queue_offset)
-
-
-def _lower(root: Path, step: CutLog) -> None:
+def _lower(root: Path, step: steps.CutLog) -> None:
     """Nothing of ours names an offset above the new end any more: recovery then cuts there, and
     workers reconcile with it as with any epoch that ended."""
-    epochs = load_epochs(root)
+    epochs = checkpoints.load_epochs(root)
     if not epochs:
         return
-    clear_clean(root)
+    checkpoints.clear_clean(root)
     times = (step.last_record, step.store_timestamp)
-    removed = load_removed(root)
+    removed = checkpoints.load_removed(root)
     if removed.within(0, step.offset) is not removed:
-        save_removed(root, removed.within(0, step.offset))
-    save_tails(root, Tails(step.offset, dict(step.next_offset), *times))
-    save_epochs(root, [line._replace(start=min(line.start, step.offset)) for line in epochs])
-    floor = Floor(root)
+        checkpoints.save_removed(root, removed.within(0, step.offset))
+    checkpoints.save_tails(root, checkpoints.Tails(step.offset, dict(step.next_offset), *times))
+    checkpoints.save_epochs(
+        root, [line._replace(start=min(line.start, step.offset)) for line in epochs]
+    )
+    floor = checkpoints.Floor(root)
     floor.save(step.offset)
     floor.close()

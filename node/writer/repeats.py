@@ -15,6 +15,7 @@ of one hash cost a read and nothing else.
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,17 +30,11 @@ from node.store.file_cache import OpenFiles
 from node.store.log.reader import Bounds, Damage, LogReader, columns_past_damage, whole_record
 from node.store.log.segments import SegmentList, list_folder
 from node.writer.appender import AppendRequest, RepeatedMessage
+from protocol import errors
+from protocol.derived import file_layouts
 from protocol.derived.dispatch_request import DispatchRequests, index_keys
-from protocol.derived.file_layouts import (
-    INDEX_ENTRY,
-    INDEX_SLOT,
-    IndexGeometry,
-    KeyBatch,
-    fold_hash,
-)
 from protocol.derived.index_build import EMPTY_HEADER, put_keys
 from protocol.derived.removed import Removed
-from protocol.errors import BadRequest, IllegalMessage, MqError, NodeBusy, NotFound, StoreDamaged
 from protocol.ids import Queue
 from protocol.names import COMMIT_LOG_DIR, SCHEDULE_TOPIC
 from protocol.record.codec import Record, decode
@@ -94,7 +89,7 @@ class MessageKey(NamedTuple):
     @property
     def hash(self) -> int:
         """As `unique_hashes`."""
-        return fold_hash(java_hash(f"{self.topic}#{java_text(self.unique_key)}"))
+        return file_layouts.fold_hash(java_hash(f"{self.topic}#{java_text(self.unique_key)}"))
 
 
 class KeyWindow:
@@ -137,7 +132,7 @@ class KeyWindow:
                 continue
             try:
                 record = self._reader.record_at(segment.start)
-            except (NotFound, StoreDamaged):
+            except (errors.NotFound, errors.StoreDamaged):
                 continue
             if record.head.store_timestamp < since_ms:
                 return segment.start
@@ -160,7 +155,7 @@ class KeyWindow:
             self.at = max(self.at, min_offset)
             if not (end - self.at <= FEW_BYTES and self._take_few(end)):
                 self._take_columns(min(end, self.at + bytes_max))
-        except MqError as error:
+        except errors.MqError as error:
             log.warning("keys of the log are left out", extra=fields(offset=self.at, why=error))
             self.at = end
 
@@ -212,14 +207,13 @@ class KeyWindow:
     def _record_at(self, offset: int) -> Record | None:
         try:
             return self._reader.look_up(offset)
-        except NotFound:
+        except errors.NotFound:
             return None
-        except StoreDamaged as damage:
+        except errors.StoreDamaged as damage:
             met_damage.note(damage)
             return None
 
     def close(self) -> None:
-        """Closes its files."""
         self._files.close()
 
 
@@ -293,7 +287,6 @@ class StoredOnce:
         return self._window.at < self._bounds()[1]
 
     def close(self) -> None:
-        """Closes the window's files."""
         self._window.close()
 
     def turn(self, is_busy: bool = False) -> None:
@@ -314,36 +307,39 @@ class StoredOnce:
     def append(self, requests: list[AppendRequest], now_ms: int) -> None:
         """As `Appender.append`. A request that asks has `repeats`, which get the messages of it
         that were stored before."""
-        run = _Run()
+        run: list[AppendRequest] = []
+        asked: list[AskedRequest] = []
+        keys: set[MessageKey] | None = set()
+        """Of the run, in which none asks for what another one stores; None where there is a request
+        whose keys nobody has looked at."""
         for request in requests:
-            if request.repeats is None:
-                run.add(request)
+            rows = None if request.repeats is None else self._rows(request)
+            if rows is None:
+                run.append(request)
+                keys = None
                 continue
-            try:
-                rows = self._rows(request)
-            except MqError:
-                # The appender refuses it, and says why.
-                run.add(request)
-                continue
-            if not run.may_take(rows):
-                self._carry_out(run, now_ms)
-                run = _Run()
+            own = {row.key for row in rows if row.key}
+            if keys is None or not keys.isdisjoint(own):
+                self._carry_out(run, asked, now_ms)
+                run, asked, keys = [], [], set()
             if self._is_far_behind():
-                request.error = NodeBusy(
+                request.error = errors.NodeBusy(
                     "the log is being read for repeated keys", "send it again in a moment"
                 )
                 continue
             self._catch_up()
-            asked = self._take_out(request, rows)
-            if asked.kept:
-                run.add(request, asked)
-        self._carry_out(run, now_ms)
+            one = self._take_out(request, rows)
+            if one.kept:
+                run.append(request)
+                asked.append(one)
+                keys |= own
+        self._carry_out(run, asked, now_ms)
 
-    def _carry_out(self, run: "_Run", now_ms: int) -> None:
-        if run.requests:
-            self._append(run.requests, now_ms)
-        for asked in run.asked:
-            asked.name_own_repeats()
+    def _carry_out(self, run: list[AppendRequest], asked: list[AskedRequest], now_ms: int) -> None:
+        if run:
+            self._append(run, now_ms)
+        for one in asked:
+            one.name_own_repeats()
 
     def _catch_up(self) -> None:
         start, end = self._bounds()
@@ -353,22 +349,25 @@ class StoredOnce:
     def _is_far_behind(self) -> bool:
         return self._bounds()[1] - self._window.at > CATCH_UP_BYTES
 
-    def _rows(self, request: AppendRequest) -> list[AskedRow]:
-        """Raises what the appender would refuse the request for."""
+    def _rows(self, request: AppendRequest) -> list[AskedRow] | None:
+        """None for a request that the appender refuses: it says why."""
         if request.draft is not None:
             request.encode(self._crc)
-        request.check_crc()
         records = request.records
         rows: list[AskedRow] = []
         position = 0
-        while position < len(records):
-            found = decode(records, position, sealed=False)
-            if not isinstance(found, Record):
-                raise IllegalMessage(f"byte {position} begins no record")
-            key, queue_id = MessageKey.of(found), found.head.queue_id
-            rows.append(AskedRow(position, found.size, found.topic, queue_id, key))
-            position += found.size
-        request.check_sizes([row.size for row in rows])
+        try:
+            request.check_crc()
+            while position < len(records):
+                found = decode(records, position, sealed=False)
+                if not isinstance(found, Record):
+                    return None
+                key, queue_id = MessageKey.of(found), found.head.queue_id
+                rows.append(AskedRow(position, found.size, found.topic, queue_id, key))
+                position += found.size
+            request.check_sizes([row.size for row in rows])
+        except errors.MqError:
+            return None
         return rows
 
     def _take_out(self, request: AppendRequest, rows: list[AskedRow]) -> AskedRequest:
@@ -402,13 +401,6 @@ class StoredOnce:
         return asked
 
 
-class FoundKey(NamedTuple):
-    """An entry with the hash of row `row` of those that were asked for."""
-
-    row: int
-    physical_offset: int
-
-
 class KeyTable:
     """The newest `keys_max` keys, and up to a quarter more."""
 
@@ -429,7 +421,7 @@ class KeyTable:
         """Enters many, in order."""
         self._settle()
         times = np.zeros(len(key_hash), np.int64)
-        batch = KeyBatch(key_hash, physical_offset, times)
+        batch = file_layouts.KeyBatch(key_hash, physical_offset, times)
         done = self._parts[-1].put(batch)
         while done < len(key_hash):
             self._parts.append(TablePart(self._part_keys))
@@ -441,16 +433,17 @@ class KeyTable:
             self._recent, self._recent_rows = {}, []
             self.put_many(rows[:, 0].astype(np.int32), rows[:, 1])
 
-    def find(self, hashes: Sequence[int]) -> list[FoundKey]:
-        """The entries that have one of these hashes, which are not negative; by log offset."""
+    def find(self, hashes: Sequence[int]) -> list[tuple[int, int]]:
+        """The entries that have one of these hashes, which are not negative: the number of the hash
+        and the log offset, by which they are sorted."""
         found = [
-            FoundKey(row, offset)
+            (row, offset)
             for row, key_hash in enumerate(hashes)
             for offset in self._recent.get(key_hash, ())[-CHAIN_MAX:]
         ]
         for part in self._parts:
             found += part.find(hashes)
-        found.sort(key=lambda one: one.physical_offset)
+        found.sort(key=itemgetter(1))
         return found
 
 
@@ -458,25 +451,26 @@ class TablePart:
     """Keys in the order in which they came, chained by slot, as in an index file."""
 
     def __init__(self, keys: int) -> None:
-        self._geometry = IndexGeometry(slot_count=2 * keys, index_num=keys + 1)
+        self._geometry = file_layouts.IndexGeometry(slot_count=2 * keys, index_num=keys + 1)
         self._header = EMPTY_HEADER
-        self._slots = np.zeros(self._geometry.slot_count, INDEX_SLOT.dtype["newest_entry"])
-        self._entries = np.zeros(self._geometry.index_num, INDEX_ENTRY.dtype)
+        self._slots = np.zeros(
+            self._geometry.slot_count, file_layouts.INDEX_SLOT.dtype["newest_entry"]
+        )
+        self._entries = np.zeros(self._geometry.index_num, file_layouts.INDEX_ENTRY.dtype)
 
-    def put(self, batch: KeyBatch) -> int:
+    def put(self, batch: file_layouts.KeyBatch) -> int:
         """Enters keys until the part is full; returns how many."""
         done = put_keys(self._header, self._geometry, self._slots, batch)
         self._entries[done.first_entry : done.first_entry + done.taken] = done.entries
         self._header = done.header
         return done.taken
 
-    def find(self, hashes: Sequence[int]) -> list[FoundKey]:
-        """The entries of each hash."""
+    def find(self, hashes: Sequence[int]) -> list[tuple[int, int]]:
         if len(hashes) > ONE_BY_ONE_MAX:
             return self.find_many(np.array(hashes, np.int64))
         return self.find_few(hashes)
 
-    def find_few(self, hashes: Sequence[int]) -> list[FoundKey]:
+    def find_few(self, hashes: Sequence[int]) -> list[tuple[int, int]]:
         """As `find`, hash by hash: the oracle for `find_many`."""
         found = []
         for row, key_hash in enumerate(hashes):
@@ -486,12 +480,12 @@ class TablePart:
                     break
                 own, offset, _, number = self._entries[number].item()
                 if own == key_hash:
-                    found.append(FoundKey(row, offset))
+                    found.append((row, offset))
         return found
 
-    def find_many(self, hashes: NDArray[np.int64]) -> list[FoundKey]:
+    def find_many(self, hashes: NDArray[np.int64]) -> list[tuple[int, int]]:
         """As `find`, one entry of each chain at a time."""
-        found: list[FoundKey] = []
+        found: list[tuple[int, int]] = []
         rows = np.arange(len(hashes))
         numbers = self._slots[hashes % self._geometry.slot_count].astype(np.int64)
         for _ in range(CHAIN_MAX):
@@ -502,7 +496,7 @@ class TablePart:
             entries = self._entries[numbers]
             same = entries["key_hash"] == hashes[rows]
             offsets = entries["physical_offset"][same].tolist()
-            found += map(FoundKey, rows[same].tolist(), offsets)
+            found += zip(rows[same].tolist(), offsets, strict=True)
             numbers = entries["prev"].astype(np.int64)
         return found
 
@@ -517,30 +511,6 @@ def unique_hashes(columns: RecordColumns) -> tuple[NDArray[np.int64], NDArray[np
     np.not_equal(keys.row[1:], keys.row[:-1], out=first[1:])
     first &= requests.found[_UNIQUE_KEY].length[keys.row] > 0
     return keys.row[first], keys.key_hash[first]
-
-
-class _Run:
-    """Requests that go to the appender together: none asks for what another one stores."""
-
-    def __init__(self) -> None:
-        self.requests: list[AppendRequest] = []
-        self.asked: list[AskedRequest] = []
-        self._keys: set[MessageKey] | None = set()
-        """None where there is a request whose keys nobody has looked at."""
-
-    def may_take(self, rows: list[AskedRow]) -> bool:
-        """Whether the window need not know these requests' messages first."""
-        return self._keys is not None and self._keys.isdisjoint(row.key for row in rows if row.key)
-
-    def add(self, request: AppendRequest, asked: AskedRequest | None = None) -> None:
-        """`asked`: None for a request that does not ask."""
-        self.requests.append(request)
-        if asked is None:
-            self._keys = None
-            return
-        self.asked.append(asked)
-        if self._keys is not None:
-            self._keys.update(row.key for row in asked.rows if row.key)
 
 
 def _repeated(record: Record) -> RepeatedMessage:
@@ -567,13 +537,13 @@ def check_asked(count: int, settings: Settings, is_timer: bool = False) -> None:
     """Raises BadRequest for a request that may not ask. `is_timer`: it is one of `deliver_ms` or
     `delay_ms`, which can be taken back, so that its key may come again."""
     if not settings.idempotent_window:
-        raise BadRequest(
+        raise errors.BadRequest(
             "once: this node does not look for repeated keys",
             "set store.idempotent_window to a number of seconds",
         )
     if is_timer:
-        raise BadRequest("once with deliver_ms or delay_ms", "leave one of them out")
+        raise errors.BadRequest("once with deliver_ms or delay_ms", "leave one of them out")
     if count > ASKED_RECORDS_MAX:
-        raise BadRequest(
+        raise errors.BadRequest(
             f"{count} messages with once, {ASKED_RECORDS_MAX} are allowed", "send smaller batches"
         )

@@ -1,36 +1,39 @@
-"""The writer's requests: from header and payload to an `AppendRequest`, and to the answer."""
+"""The writer's requests: from header and payload to an `AppendRequest`, and to the answer.
 
+Those whose answer waits for the disk or for followers are answered in groups (`GroupCommit`). The
+process that serves followers publishes in its page up to where enough of them have the log, and
+rings the writer when that is what a request waits for (`Acknowledgements`).
+"""
+
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from hmac import compare_digest
 from typing import NoReturn
 
+from node.runtime import stats_series as series
 from node.runtime.process import now_ms
+from node.runtime.settings import Settings
+from node.runtime.state_page import WorkerPage, WorkerState
+from node.runtime.wakeup import FOLLOWERS_SLOT, WRITER_SLOT, Context, DatagramWakeup, Waiters
 from node.serving.request_server import Received
 from node.writer.appender import AppendRequest
 from node.writer.repeats import check_asked
 from node.writer.store import WriterStore
 from node.writer.topic_table import TopicTable
+from protocol import requests
 from protocol.errors import BadRequest, MessageTooLarge, NotAllowed, UnknownOperation
 from protocol.ids import Host, offset_message_id
 from protocol.names import SYSTEM_GROUP_PREFIX
 from protocol.record.append import Put
 from protocol.record.codec import BORN_HOST_V6, STORE_HOST_V6
-from protocol.record.encode import ANY_QUEUE, NewMessage, check_message, record_bytes
+from protocol.record.encode import NewMessage, check_message, record_bytes
 from protocol.record.patch import AppendRules
 from protocol.record.properties import UNIQUE_KEY, WAIT
 from protocol.record.waiting import RealPlace
 from protocol.request_fields import WAIT_NONE, WAIT_REPLICATED
-from protocol.requests import (
-    APPEND,
-    CREATE_TOPIC,
-    CURSOR_COMMIT,
-    CURSOR_GET,
-    DELETE_GROUP,
-    GROUPS,
-    SEND,
-    SendFields,
-)
 from protocol.wire.frames import PAYLOAD_BYTES_MAX, VERSION, Header, answer
 
 PUT_OK = "PUT_OK"
@@ -41,6 +44,9 @@ Turn = tuple[int, int, int]
 NO_TURN: Turn = (0, 0, 0)
 NOW = [None, None, None]
 """The delay level and the two times of an append that does not wait."""
+LOOK_S = 0.5
+"""How often it looks for the page of the process that serves followers, and whether it is another
+one by now."""
 
 
 @dataclass(slots=True)
@@ -121,7 +127,7 @@ def pending_append(received: Received, header: Header, store: WriterStore) -> Pe
     payload = received.payload
     if payload is None or len(payload) > PAYLOAD_BYTES_MAX:
         refuse_payload(payload)
-    records, size, crc, sizes, queue_id, wait, right, *later, once = APPEND.values(header)
+    records, size, crc, sizes, queue_id, wait, right, *later, once = requests.APPEND.values(header)
     append = batch_of(payload, records, size, crc, sizes, queue_id is not None)
     if right is not None:
         _check_right(store, right)
@@ -157,7 +163,7 @@ def pending_send(received: Received, header: Header, store: WriterStore) -> Pend
     """The operation `send`. Raises as `draft_of`."""
     if received.payload is not None:
         raise BadRequest("send is one frame, two came", "put the body into the header")
-    asked = SEND.parse(header)
+    asked = requests.SEND.parse(header)
     append, message = draft_of(asked, store.topics, store.rules, received.sender(), now_ms())
     wait = asked.wait if message.wait else WAIT_NONE
     if wait == WAIT_REPLICATED:
@@ -178,7 +184,7 @@ def check_may_be_followed(store: WriterStore) -> None:
 
 
 def draft_of(
-    asked: SendFields, topics: TopicTable, rules: AppendRules, sender: Host, now: int
+    asked: requests.SendFields, topics: TopicTable, rules: AppendRules, sender: Host, now: int
 ) -> tuple[AppendRequest, NewMessage]:
     """Checks a message that a client gave as fields, and makes the draft that the appender encodes.
 
@@ -186,10 +192,9 @@ def draft_of(
     Raises BadRequest, IllegalMessage and its kinds, UnknownTopic.
     """
     message = _message(asked, sender, now)
-    topic = topics.for_send(message.topic)
-    if message.queue_id == ANY_QUEUE:
-        message = replace(message, queue_id=topics.choose_queue(topic))
-    topics.check_queue(topic, message.queue_id)
+    queue_id = topics.queue_of(topics.for_send(message.topic), message.queue_id)
+    if queue_id != message.queue_id:
+        message = replace(message, queue_id=queue_id)
     properties = check_message(message, rules.crc, rules.max_message_bytes)
     put = Put(
         message.topic, message.body, message.queue_id, properties,
@@ -200,7 +205,7 @@ def draft_of(
     return AppendRequest(b"", 1, draft=put, draft_bytes=size), message
 
 
-def _message(asked: SendFields, sender: Host, now: int) -> NewMessage:
+def _message(asked: requests.SendFields, sender: Host, now: int) -> NewMessage:
     # Reserved names that come as properties stay as they came (two spaces in KEYS, WAIT=true):
     # the fields only win over them.
     properties = asked.properties or {}
@@ -267,7 +272,7 @@ def answer_other(store: WriterStore, operation: str, header: Header, number: int
         ]
         return answer(number, topics=rows)
     if operation == "create_topic":
-        topic, created = table.create(CREATE_TOPIC.parse(header))
+        topic, created = table.create(requests.CREATE_TOPIC.parse(header))
         return answer(number, topic=topic.name, queues=topic.write_queues, created=created)
     if operation == "groups":
         rows = [
@@ -277,21 +282,195 @@ def answer_other(store: WriterStore, operation: str, header: Header, number: int
                 "offsets": [list(pair) for pair in one.offsets.items()],
                 "moved_ms": [list(pair) for pair in one.moved_ms.items()],
             }
-            for one in offsets.all_of(*GROUPS.parse(header))
+            for one in offsets.all_of(*requests.GROUPS.parse(header))
         ]
         return answer(number, groups=rows)
     if operation == "delete_group":
-        (group,) = DELETE_GROUP.parse(header)
+        (group,) = requests.DELETE_GROUP.parse(header)
         _check_group(store, group, None)
         return answer(number, deleted=offsets.forget_group(group))
     if operation == "cursor_get":
-        name, group = CURSOR_GET.parse(header)
+        name, group = requests.CURSOR_GET.parse(header)
         found = [list(pair) for pair in sorted(offsets.get(name, group).items())]
         return answer(number, offsets=found, generation=store.removed.horizon(name))
     if operation == "cursor_commit":
-        name, group, places, right, generation = CURSOR_COMMIT.parse(header)
+        name, group, places, right, generation = requests.CURSOR_COMMIT.parse(header)
         _check_group(store, group, right)
         store.removed.check_place(name, generation)
         offsets.commit(name, group, places)
         return answer(number)
     raise UnknownOperation(f"the writer knows no operation {operation[:40]!a}")
+
+
+Waiting = tuple[int, float, PendingRequest]
+"""Answered when the log is flushed or acknowledged up to this offset, or at the deadline."""
+Answer = Callable[[list[PendingRequest], str, bool], None]
+_NOBODY = WorkerState(*(0 for _ in WorkerState._fields))
+
+
+class GroupCommit:
+    """The requests that wait for disk or followers, bounded in number and bytes. Offsets and
+    deadlines ascend."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._count_max = settings.send_thread_pool_queue_capacity
+        self._bytes_max = settings.waiting_bytes_max
+        self._timeout_s = settings.sync_flush_timeout / 1000
+        self._slave_timeout_s = settings.slave_timeout / 1000
+        self._requests: deque[Waiting] = deque()
+        self._for_followers: deque[Waiting] = deque()
+        self._bytes = 0
+        self.count = 0
+        """How many requests wait."""
+        self.is_full = False
+        """Whether one more is refused, before any of its records is stored."""
+
+    def put(self, pending: PendingRequest, now: float, for_followers: bool = False) -> None:
+        """Lets an appended request wait for the disk, or until enough followers have it."""
+        waiting, timeout_s = self._requests, self._timeout_s
+        if for_followers:
+            waiting, timeout_s = self._for_followers, self._slave_timeout_s
+        waiting.append((pending.append.end, now + timeout_s, pending))
+        self._note(1, pending.append.size)
+
+    def _note(self, count: int, size: int) -> None:
+        self.count += count
+        self._bytes += size
+        self.is_full = self.count >= self._count_max or self._bytes >= self._bytes_max
+
+    @property
+    def wanted(self) -> int:
+        """The log offset that the first request needs followers to have; 0 where none waits."""
+        return self._for_followers[0][0] if self._for_followers else 0
+
+    def reached(self, offset: int, by_followers: bool = False) -> list[PendingRequest]:
+        """Takes out the requests that a flush up to `offset` covers, or that followers have up to
+        there; oldest first."""
+        waiting = self._for_followers if by_followers else self._requests
+        return self._take(waiting, lambda one: one[0] <= offset)
+
+    def overdue(self, now: float, for_followers: bool = False) -> list[PendingRequest]:
+        """Takes out the requests whose deadline has passed: a timeout, yet stored."""
+        waiting = self._for_followers if for_followers else self._requests
+        return self._take(waiting, lambda one: one[1] <= now)
+
+    def _take(
+        self, waiting: deque[Waiting], is_done: Callable[[Waiting], bool]
+    ) -> list[PendingRequest]:
+        taken = []
+        while waiting and is_done(waiting[0]):
+            taken.append(waiting.popleft()[2])
+            self._note(-1, -taken[-1].append.size)
+        return taken
+
+
+class Acknowledgements:
+    """One for each writer whose node may be followed. The current folder is `keelog/run`.
+
+    `answer` gets requests, their status, and whether they are flushed. `show` gets up to where
+    readers may see the log, where that waits for followers too.
+    """
+
+    def __init__(
+        self,
+        store: WriterStore,
+        waiting: GroupCommit,
+        context: Context,
+        answer: Answer,
+        show: Callable[[int], None],
+    ) -> None:
+        settings = store.settings
+        self._store = store
+        self._waiting = waiting
+        self._answer = answer
+        self._show = show
+        self._shows = settings.shows_replicated
+        self._shown = store.page.read().readable
+        self._needed = settings.followers_needed
+        self._is_usual = settings.waits_for_followers
+        self._is_sync_flush = settings.is_sync_flush
+        self._page: WorkerPage | None = None
+        self._look_at = 0.0
+        self._wanted = 0
+        self.has_followers = False
+        """Whether somebody follows the node, as of the last look."""
+        self._wakeup = DatagramWakeup(WRITER_SLOT)
+        self.fd = self._wakeup.watched
+        """Readable when followers have acknowledged what was wanted."""
+        self._servers = Waiters(context, store.root, FOLLOWERS_SLOT.__eq__)
+
+    def take(self, pending: PendingRequest, now: float) -> bool:
+        """Lets an appended request wait if it has to."""
+        wait = pending.wait
+        waits = wait == WAIT_REPLICATED or (self._is_usual and wait != WAIT_NONE)
+        if waits:
+            self._waiting.put(pending, now, for_followers=True)
+        return waits
+
+    def flushed(self, offset: int) -> None:
+        """Rings the process that serves followers: there is more to send."""
+        self._servers.wake(self._store.epoch, offset)
+
+    def turn(self, now: float, flushed: int) -> None:
+        """Replies to the requests that enough followers have, and those that waited too long."""
+        self._wakeup.hush()
+        while True:
+            self._want()
+            if not self._wanted:
+                break
+            state = self._state(now)
+            # Of an earlier epoch: it speaks of a log that was perhaps longer.
+            reached = state.dispatched if state.epoch == self._store.epoch else 0
+            safe = min(reached, flushed)
+            if self._shows and safe > self._shown:
+                self._shown = safe
+                self._show(safe)
+            done = self._waiting.reached(safe, by_followers=True)
+            if not done:
+                self._give_up(now, flushed, state.held)
+                break
+            self._answer(done, PUT_OK, True)
+        if now >= self._look_at:
+            self.has_followers = self._state(now).held > 0
+            self._look_at = now + LOOK_S
+            self._servers.look()
+            if self._page is not None and self._page.is_replaced:
+                self._page.close()
+                self._page = None
+
+    def _want(self) -> None:
+        """Asks for a ring before it looks: what is acknowledged in between is not missed."""
+        wanted = self._waiting.wanted
+        if not wanted and self._shows and self._shown < self._store.log.end:
+            wanted = self._store.log.end  # nobody waits for an answer, but readers do
+        if wanted != self._wanted:
+            self._wanted = wanted
+            self._store.page.publish(wants_acknowledged=wanted)
+
+    def _give_up(self, now: float, flushed: int, connected: int) -> None:
+        """Replies to overdue requests: all of them are stored."""
+        late = self._waiting.overdue(now, for_followers=True)
+        if not late:
+            return
+        status = (
+            series.FLUSH_SLAVE_TIMEOUT if connected >= self._needed else series.SLAVE_NOT_AVAILABLE
+        )
+        on_disk = [pending for pending in late if pending.append.end <= flushed]
+        others = late[len(on_disk) :]
+        self._answer(on_disk, status, True)
+        self._answer(others, series.FLUSH_DISK_TIMEOUT if self._is_sync_flush else status, False)
+        self._want()
+
+    def _state(self, now: float) -> WorkerState:
+        with suppress(FileNotFoundError):
+            if self._page is None and now >= self._look_at:
+                self._page = WorkerPage.open(self._store.root, FOLLOWERS_SLOT)
+            if self._page is not None:
+                return self._page.read()
+        return _NOBODY
+
+    def close(self) -> None:
+        self._wakeup.close()
+        self._servers.close()
+        if self._page is not None:
+            self._page.close()

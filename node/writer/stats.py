@@ -8,37 +8,11 @@ from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 
+from node.runtime import stats_series as series
 from node.runtime.shortage import is_shortage
 from node.runtime.stats import SUM, StatsPage
-from node.runtime.stats_series import (
-    APPEND,
-    CODES,
-    DURATION,
-    FLUSH_DISK_TIMEOUT,
-    FLUSH_MODES,
-    FLUSH_SLAVE_TIMEOUT,
-    IN_FLIGHT,
-    LOG_APPEND,
-    LOG_BATCH,
-    LOG_FLUSH,
-    OK,
-    OTHER,
-    REJECTED,
-    REPEATED,
-    REQUESTS,
-    SLAVE_NOT_AVAILABLE,
-    STAGE,
-    WRITER,
-)
 from node.writer.requests import PendingRequest, Turn
-from protocol.errors import (
-    BusyError,
-    MessageTooLarge,
-    MqError,
-    NodeBusy,
-    PropertiesTooLarge,
-    UnknownTopic,
-)
+from protocol import errors
 
 _BY_TURN = attrgetter("turn")
 
@@ -47,27 +21,31 @@ class WriterStats:
     """Counts for the writer's one thread, in its slot's page."""
 
     def __init__(self, root: Path, is_sync_flush: bool) -> None:
-        self._page = StatsPage(root, WRITER, 0)
+        self._page = StatsPage(root, series.WRITER, 0)
         counts = self._counts = self._page.counts
         self._numbers = counts.numbers
         self._records = self._repeats = 0
         self._queue, self._append, self._flush, self._reply = (
-            counts.place(STAGE, op=APPEND, stage=stage)
+            counts.place(series.STAGE, op=series.APPEND, stage=stage)
             for stage in ("queue", "append", "flush", "reply")
         )
-        self._duration = counts.place(DURATION, op=APPEND)
-        self._log_append = counts.place(LOG_APPEND)
-        self._batch = counts.place(LOG_BATCH)
-        mode = FLUSH_MODES[0] if is_sync_flush else FLUSH_MODES[1]
-        self._log_flush = counts.place(LOG_FLUSH, mode=mode)
-        self._ok = counts.place(REQUESTS, op=APPEND, code=OK)
+        self._duration = counts.place(series.DURATION, op=series.APPEND)
+        self._log_append = counts.place(series.LOG_APPEND)
+        self._batch = counts.place(series.LOG_BATCH)
+        mode = series.FLUSH_MODES[0] if is_sync_flush else series.FLUSH_MODES[1]
+        self._log_flush = counts.place(series.LOG_FLUSH, mode=mode)
+        self._ok = counts.place(series.REQUESTS, op=series.APPEND, code=series.OK)
         self._late = {
-            code: counts.place(REQUESTS, op=APPEND, code=code)
-            for code in (FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT, SLAVE_NOT_AVAILABLE)
+            code: counts.place(series.REQUESTS, op=series.APPEND, code=code)
+            for code in (
+                series.FLUSH_DISK_TIMEOUT,
+                series.FLUSH_SLAVE_TIMEOUT,
+                series.SLAVE_NOT_AVAILABLE,
+            )
         }
-        self._other_ok = counts.place(REQUESTS, op=OTHER, code=OK)
-        self._in_flight = counts.place(IN_FLIGHT, op=APPEND)
-        self._repeated = counts.place(REPEATED)
+        self._other_ok = counts.place(series.REQUESTS, op=series.OTHER, code=series.OK)
+        self._in_flight = counts.place(series.IN_FLIGHT, op=series.APPEND)
+        self._repeated = counts.place(series.REPEATED)
 
     def turn(self, turn: Turn, replied: int, requests: int, records: int) -> None:
         """Counts a group that was appended, and the `requests` of it that were answered at once.
@@ -87,17 +65,11 @@ class WriterStats:
         if not requests:
             return
         numbers[self._ok] += requests
-        numbers[self._append + took.bit_length()] += requests
-        numbers[self._append + SUM] += took * requests
-        took = parsed - began
-        numbers[self._queue + took.bit_length()] += requests
-        numbers[self._queue + SUM] += took * requests
-        took = replied - appended
-        numbers[self._reply + took.bit_length()] += requests
-        numbers[self._reply + SUM] += took * requests
-        took = replied - began
-        numbers[self._duration + took.bit_length()] += requests
-        numbers[self._duration + SUM] += took * requests
+        lasted = took, parsed - began, replied - appended, replied - began
+        places = self._append, self._queue, self._reply, self._duration
+        for place, took in zip(places, lasted, strict=True):
+            numbers[place + took.bit_length()] += requests
+            numbers[place + SUM] += took * requests
 
     def waited(
         self, answered: Sequence[PendingRequest], ended: int, replied: int, status: str
@@ -116,20 +88,18 @@ class WriterStats:
             observe(self._duration, replied - began, count)
 
     def flushed(self, took: int) -> None:
-        """Counts a flush of the log."""
         self._counts.observe(self._log_flush, took)
 
     def answered_other(self) -> None:
         """Counts a good answer to a request that is not an append."""
         self._numbers[self._other_ok] += 1
 
-    def refused(self, is_append: bool, error: MqError) -> None:
-        """Counts a refusal."""
-        code = error.status if error.status in CODES else CODES[-1]
-        op = APPEND if is_append else OTHER
-        self._numbers[self._counts.place(REQUESTS, op=op, code=code)] += 1
+    def refused(self, is_append: bool, error: errors.MqError) -> None:
+        code = error.status if error.status in series.CODES else series.CODES[-1]
+        op = series.APPEND if is_append else series.OTHER
+        self._numbers[self._counts.place(series.REQUESTS, op=op, code=code)] += 1
         if is_append:
-            self._numbers[self._counts.place(REJECTED, reason=_reason(error))] += 1
+            self._numbers[self._counts.place(series.REJECTED, reason=_reason(error))] += 1
 
     def publish(self, waiting: int, repeats: int) -> None:
         """Publishes the counts; `waiting` appends wait for the disk now, and this writer has found
@@ -140,19 +110,18 @@ class WriterStats:
         self._page.publish()
 
     def close(self, repeats: int) -> None:
-        """Publishes the last counts."""
         self.publish(0, repeats)
         self._page.close()
 
 
-def _reason(error: MqError) -> str:
+def _reason(error: errors.MqError) -> str:
     match error:
-        case MessageTooLarge() | PropertiesTooLarge():
+        case errors.MessageTooLarge() | errors.PropertiesTooLarge():
             return "too_large"
-        case UnknownTopic():
+        case errors.UnknownTopic():
             return "no_topic"
-        case NodeBusy():
+        case errors.NodeBusy():
             return "flow"
-        case BusyError():
+        case errors.BusyError():
             return "full" if is_shortage(error) else "not_ready"
     return "bad"

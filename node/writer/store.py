@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from node.runtime import disk
+from node.runtime import disk, stored_times
 from node.runtime.addresses import first_ipv4
 from node.runtime.event_log import fields
 from node.runtime.locks import StoreLock
@@ -19,27 +19,7 @@ from node.runtime.settings import Settings
 from node.runtime.shortage import as_refusal
 from node.runtime.state_page import RECOVERING, STOPPED, LogPage, run_dir
 from node.runtime.store_paths import no_permission
-from node.runtime.stored_times import (
-    SET_MS,
-    SETS_MAX,
-    ClockHistory,
-    ClockSet,
-    Moment,
-    moment,
-    read_clock,
-    write_clock,
-)
-from node.store.checkpoints import (
-    Floor,
-    Tails,
-    clear_clean,
-    list_progress,
-    mark_clean,
-    own_dir,
-    save_owner,
-    save_removed,
-    save_tails,
-)
+from node.store import checkpoints
 from node.store.condition import INDEX_WORKER, QUEUE_WORKER_PREFIX
 from node.store.config.consumer_offsets import ConsumerOffsets
 from node.store.config.topics_file import TopicsFile
@@ -47,35 +27,21 @@ from node.store.identity.places import check_links, check_own_files
 from node.store.identity.store_id import check_guards, ensure_id
 from node.store.log.reader import Bounds
 from node.store.run_files import RecoveredEnds, make_right, write_ends
+from node.writer import recovery
 from node.writer.appender import Appender, Placement
 from node.writer.broker_checkpoint import SAVE_EVERY_S, BrokerCheckpoint, live_workers
-from node.writer.delayed_append import Delays
-from node.writer.log.ahead import PagePrefetch, make_ahead
-from node.writer.log.commit_log import Ahead, CommitLog, make_pool
+from node.writer.delays import Delays
+from node.writer.log.ahead import make_ahead
+from node.writer.log.commit_log import CommitLog, make_pool
 from node.writer.log.retention import Retention, Spared
-from node.writer.recovery import (
-    Progress,
-    Recovery,
-    carry_out,
-    examine,
-    ignore_progress,
-    replace_lost_table,
-    warn_of_lost,
-)
 from node.writer.repeats import KeyWindow, StoredOnce
 from node.writer.topic_table import TopicTable
+from protocol import names
 from protocol.addresses import WILDCARDS
 from protocol.derived.removed import Removed
 from protocol.errors import NotAStore
 from protocol.ids import Host, Queue
 from protocol.kernel import loader
-from protocol.names import (
-    ABORT_FILE,
-    DELAY_OFFSETS_FILE,
-    SCHEDULE_TOPIC,
-    TIMER_CHECK_FILE,
-    TIMER_TOPIC,
-)
 from protocol.record.patch import AppendRules
 
 log = logging.getLogger("keelog.writer")
@@ -102,7 +68,7 @@ class WriterStore:
         self,
         lock: StoreLock,
         page: LogPage,
-        found: Recovery,
+        found: recovery.Recovery,
         epoch: int,
         settings: Settings,
         store_host: Host,
@@ -118,11 +84,7 @@ class WriterStore:
         self.removed, interrupted = self._without_entries_of_removed(found)
         self.topics = TopicTable(TopicsFile(self.root), settings, found.tails, now_ms)
         self.delays = Delays(self.topics, self.rules, settings, now_ms)
-        pool = make_pool(settings)
-        ahead: Ahead | None = None
-        if pool is None:
-            is_sync = settings.is_sync_flush
-            ahead = make_ahead(self.root, found.segment_bytes) if is_sync else PagePrefetch()
+        pool, ahead = make_pool(settings), make_ahead(self.root, found.segment_bytes, settings)
         self.log = CommitLog(self.root, found.segment_bytes, found.end, pool, ahead)
         self.log.open_tail()
         self.placement = Placement(
@@ -134,12 +96,12 @@ class WriterStore:
         self.appender = Appender(self.placement, self.topics, self.rules, store_host.to_bytes())
         self.stored_once = self._stored_once(found)
         self.append = (self.stored_once or self.appender).append
-        self.floor = Floor(self.root)
+        self.floor = checkpoints.Floor(self.root)
         self.floor.save(found.end)
         self.checkpoint = BrokerCheckpoint(self.root, settings)
         self.inner_right = make_right(self.run_dir)
         self._clock_watch = ClockWatch(self.root)
-        self._snapshot: Tails | None = None
+        self._snapshot: checkpoints.Tails | None = None
         self._snapshot_at = found.end
         self._snapshot_records = 0
         self._flushed = found.end
@@ -153,30 +115,23 @@ class WriterStore:
         """Returns the lesser of an offset and of that from which unfinished publications need the
         log."""
 
-    def _stored_once(self, found: Recovery) -> StoredOnce | None:
+    def _stored_once(self, found: recovery.Recovery) -> StoredOnce | None:
         """None where nobody looks for repeated keys."""
         settings = self.settings
         if not settings.idempotent_window:
             return None
-        window = KeyWindow(
-            self.root,
-            settings.idempotent_window * 1000,
-            settings.idempotent_keys_max,
-            Bounds(found.min_offset, found.end),
-            found.last_store_timestamp,
-        )
+        window_ms, keys_max = settings.idempotent_window * 1000, settings.idempotent_keys_max
+        bounds = Bounds(found.min_offset, found.end)
+        window = KeyWindow(self.root, window_ms, keys_max, bounds, found.last_store_timestamp)
+        append, crc = self.appender.append, self.rules.crc
         return StoredOnce(
-            window,
-            self.appender.append,
-            lambda: (self.min_offset, self.log.end),
-            lambda: self.removed,
-            self.rules.crc,
+            window, append, lambda: (self.min_offset, self.log.end), lambda: self.removed, crc
         )
 
     def beat(self) -> None:
         """Shows that the owner of the log lives, and how far store times lie ahead. Raises
         PageAbsent."""
-        now = moment()
+        now = stored_times.moment()
         newest_ms = self.placement.last_store_timestamp
         self.page.publish(newest_ms=newest_ms)
         self.page.beat(now.wall_ms)
@@ -200,7 +155,6 @@ class WriterStore:
 
     @property
     def run_dir(self) -> Path:
-        """Where pages and sockets are."""
         return run_dir(self.root)
 
     def publish_start(self) -> None:
@@ -213,9 +167,7 @@ class WriterStore:
             epoch_start=end,
             min_offset=self.min_offset,
             removals=self.removed.number,
-            appended=end,
-            committed=end,
-            flushed=end,
+            **dict.fromkeys(("appended", "committed", "flushed"), end),
             readable=min(before.readable, end) if waits else end,
             segment_bytes=self.log.segment_bytes,
         )
@@ -250,7 +202,7 @@ class WriterStore:
             if snapshot is None:
                 return
             with disk.if_room():
-                save_tails(self.root, snapshot)
+                checkpoints.save_tails(self.root, snapshot)
                 self._tails_at = snapshot.at
 
         return save
@@ -306,7 +258,7 @@ class WriterStore:
         """
         removed = self.removed.without_topic(name, self.log.end, self.topics.version)
         with self._refusing():
-            save_removed(self.root, removed)
+            checkpoints.save_removed(self.root, removed)
         self.removed = removed
         tails = self.placement.tails
         for queue in [queue for queue in tails if queue.topic == name]:
@@ -330,7 +282,7 @@ class WriterStore:
 
     def _save_removed(self, removed: Removed) -> None:
         if removed is not self.removed:
-            save_removed(self.root, removed)
+            checkpoints.save_removed(self.root, removed)
             self.removed = removed
             self.page.publish(removals=removed.number)
 
@@ -339,9 +291,9 @@ class WriterStore:
         try:
             yield
         except OSError as error:
-            raise as_refusal(error, str(own_dir(self.root))) from None
+            raise as_refusal(error, str(checkpoints.own_dir(self.root))) from None
 
-    def _without_entries_of_removed(self, found: Recovery) -> tuple[Removed, list[str]]:
+    def _without_entries_of_removed(self, found: recovery.Recovery) -> tuple[Removed, list[str]]:
         """Finishes removals that a kill interrupted after the note was saved.
 
         Returns the note, without what no longer matters, and the topics of such removals.
@@ -356,7 +308,7 @@ class WriterStore:
         for name in interrupted:
             table.remove(name, now_ms())
         if removed is not found.removed:
-            save_removed(self.root, removed)
+            checkpoints.save_removed(self.root, removed)
         return removed, interrupted
 
     def _spared(self) -> Spared:
@@ -372,7 +324,7 @@ class WriterStore:
                 self.after_flush(self._flushed)()
         followed = [
             progress.offset
-            for slot, progress in list_progress(self.root).items()
+            for slot, progress in checkpoints.list_progress(self.root).items()
             if slot != INDEX_WORKER or self.settings.message_index_enable
         ]
         passed = min(followed, default=0)
@@ -392,7 +344,6 @@ class WriterStore:
         return min((self.kept_from.get(name, 0) for name in longer), default=self.log.end)
 
     def has_workers(self) -> bool:
-        """Whether any worker runs."""
         return bool(live_workers(self.root))
 
     def workers_are_done(self) -> bool:
@@ -415,13 +366,13 @@ class WriterStore:
             self.stored_once.close()
         self.floor.save(end)
         self.floor.close()
-        save_tails(self.root, self.placement.snapshot())
+        checkpoints.save_tails(self.root, self.placement.snapshot())
         self.log.close(unlink_next=True)
         if workers_done:
             last = self.placement.last_record_offset
             self.checkpoint.save_clean(self.placement.last_store_timestamp, last, end)
-            mark_clean(self.root, self.epoch, end)
-            disk.unlink(self.root / ABORT_FILE, missing_ok=True)
+            checkpoints.mark_clean(self.root, self.epoch, end)
+            disk.unlink(self.root / names.ABORT_FILE, missing_ok=True)
             disk.sync_dir(self.root)
         else:
             log.warning("the workers are behind: the next start looks at the queues again")
@@ -436,7 +387,7 @@ def open_writer_store(
     settings: Settings,
     store_host: Host,
     alone: bool,
-    progress: Progress = ignore_progress,
+    progress: recovery.Progress = recovery.ignore_progress,
     prepare: Callable[[Path], None] = lambda _root: None,
 ) -> WriterStore:
     """Locks, recovers and opens a store, which `node.store.identity.places` has made.
@@ -465,24 +416,24 @@ def open_writer_store(
 
 
 def _open_locked(
-    lock: StoreLock, root: Path, settings: Settings, store_host: Host, progress: Progress
+    lock: StoreLock, root: Path, settings: Settings, store_host: Host, progress: recovery.Progress
 ) -> WriterStore:
     started = now_ms()
     check_guards(root)
-    found = examine(root, settings, progress)
+    found = recovery.examine(root, settings, progress)
     TopicsFile(root)  # Raises for a damaged file, as `examine` does, before anything is changed.
-    warn_of_lost(found)
+    recovery.warn_of_lost(found)
     ensure_id(root)
     page = LogPage.create(root)
     page.publish(state=RECOVERING)
     _show_durable(page, found)
-    clear_clean(root)
-    if not (root / ABORT_FILE).exists():
-        save_owner(root, None)
-    epoch = carry_out(found, settings.enabled_append_prop_crc)
-    replace_lost_table(found)
+    checkpoints.clear_clean(root)
+    if not (root / names.ABORT_FILE).exists():
+        checkpoints.save_owner(root, None)
+    epoch = recovery.carry_out(found, settings.enabled_append_prop_crc)
+    recovery.replace_lost_table(found)
     # Only now: until here the mark names the owner of the bytes that were just recovered.
-    save_owner(root, epoch)
+    checkpoints.save_owner(root, epoch)
     store = WriterStore(lock, page, found, epoch, settings, store_host)
     _write_recovered_ends(found, epoch)
     store.publish_start()
@@ -494,18 +445,20 @@ def _open_locked(
     return store
 
 
-def _write_recovered_ends(found: Recovery, epoch: int) -> None:
+def _write_recovered_ends(found: recovery.Recovery, epoch: int) -> None:
     """For a store in which somebody has delivered messages that wait."""
-    if not any((found.root / name).exists() for name in (DELAY_OFFSETS_FILE, TIMER_CHECK_FILE)):
+    if not any(
+        (found.root / name).exists() for name in (names.DELAY_OFFSETS_FILE, names.TIMER_CHECK_FILE)
+    ):
         return
-    queues: dict[str, dict[str, int]] = {SCHEDULE_TOPIC: {}, TIMER_TOPIC: {}}
+    queues: dict[str, dict[str, int]] = {names.SCHEDULE_TOPIC: {}, names.TIMER_TOPIC: {}}
     for queue, end in found.tails.items():
         if queue.topic in queues:
             queues[queue.topic][str(queue.queue_id)] = end
     write_ends(found.root, RecoveredEnds(epoch, found.end, queues))
 
 
-def _show_durable(page: LogPage, found: Recovery) -> None:
+def _show_durable(page: LogPage, found: recovery.Recovery) -> None:
     """Publishes the part of the log that is sure to stay, under the last epoch.
 
     A recovery may be long, or may have to wait for room on the disk: readers need not wait for it.
@@ -519,16 +472,9 @@ def _show_durable(page: LogPage, found: Recovery) -> None:
         if known.readable > found.end:
             page.publish(readable=found.end, appended=found.end, committed=found.end)
         return
-    page.begin_epoch(
-        last.epoch,
-        epoch_start=last.start,
-        min_offset=found.min_offset,
-        appended=found.floor,
-        committed=found.floor,
-        flushed=found.floor,
-        readable=found.floor,
-        segment_bytes=found.segment_bytes,
-    )
+    ends = dict.fromkeys(("appended", "committed", "flushed", "readable"), found.floor)
+    start = {"epoch_start": last.start, "min_offset": found.min_offset}
+    page.begin_epoch(last.epoch, **start, **ends, segment_bytes=found.segment_bytes)
 
 
 class ClockWatch:
@@ -536,11 +482,11 @@ class ClockWatch:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._known = read_clock(root)
+        self._known = stored_times.read_clock(root)
         self._last = None if self._known is None else self._known.last
         self._was_ahead = False
 
-    def turn(self, newest_ms: int, now: Moment) -> None:
+    def turn(self, newest_ms: int, now: stored_times.Moment) -> None:
         """`newest_ms`: the store time of the newest message; 0 without one."""
         set_by_ms = 0 if self._last is None else now.set_by_ms(self._last)
         ahead_ms = max(0, newest_ms - now.wall_ms)
@@ -549,12 +495,12 @@ class ClockWatch:
             event = "the clock was set" if was_set else "the clock is wrong, or was ahead"
             found = fields(set_by_s=round(set_by_ms / 1000), store_ahead_s=round(ahead_ms / 1000))
             log.warning(event, extra=found)
-        if self._known is None or abs(set_by_ms) > SET_MS:
+        if self._known is None or abs(set_by_ms) > stored_times.SET_MS:
             before = () if self._known is None else self._known.sets
-            sets = (*before, ClockSet(now.steady_ms, set_by_ms)) if set_by_ms else ()
-            self._known = ClockHistory(now, sets[-SETS_MAX:])
+            sets = (*before, stored_times.ClockSet(now.steady_ms, set_by_ms)) if set_by_ms else ()
+            self._known = stored_times.ClockHistory(now, sets[-stored_times.SETS_MAX :])
             with disk.if_room():
-                write_clock(self._root, self._known)
+                stored_times.write_clock(self._root, self._known)
         self._last, self._was_ahead = now, is_ahead
 
 

@@ -11,26 +11,10 @@ from typing import Any, TypeVar
 
 from node.runtime.event_log import fields
 from node.runtime.settings import Settings
-from node.store.config.topics_file import (
-    PERM_DEFAULT,
-    PERM_INHERIT,
-    PERM_WRITE,
-    Topic,
-    TopicsFile,
-    check_offered,
-    reason_not_offered,
-)
+from node.store.config import topics_file
+from protocol import names
 from protocol.errors import BadRequest, MqError, NotAllowed, UnknownTopic
 from protocol.ids import Queue
-from protocol.names import (
-    HALF_TOPIC,
-    OP_TOPIC,
-    QUEUE_ID_MAX,
-    SCHEDULE_TOPIC,
-    TIMER_TOPIC,
-    UNDECIDED_TOPIC,
-    check_topic_for_send,
-)
 from protocol.record.encode import ANY_QUEUE
 from protocol.requests import CreateTopicFields
 
@@ -38,7 +22,9 @@ log = logging.getLogger("keelog.writer")
 
 Value = TypeVar("Value")
 
-_TOPICS_OF_ONE_QUEUE = frozenset((TIMER_TOPIC, HALF_TOPIC, OP_TOPIC, UNDECIDED_TOPIC))
+_TOPICS_OF_ONE_QUEUE = frozenset(
+    (names.TIMER_TOPIC, names.HALF_TOPIC, names.OP_TOPIC, names.UNDECIDED_TOPIC)
+)
 TOPIC_QUEUES_MAX = 1024
 """Each queue is a folder and a file: a topic with more is refused."""
 TOPICS_MAX = 20_000
@@ -51,7 +37,7 @@ class TopicTable:
 
     def __init__(
         self,
-        file: TopicsFile,
+        file: topics_file.TopicsFile,
         settings: Settings,
         stored: Iterable[Queue],
         now_ms: Callable[[], int],
@@ -67,55 +53,51 @@ class TopicTable:
         self._warned: set[str] = set()
         self._warn()
 
-    def for_inner(self, name: str) -> Topic:
+    def for_inner(self, name: str) -> topics_file.Topic:
         """The topic that a process of the node writes to: one of the system's is created, and a
         permission counts for clients alone. Raises as `for_send`."""
         topic = self._file.topics.get(name)
-        if name == SCHEDULE_TOPIC:
+        if name == names.SCHEDULE_TOPIC:
             queues = len(self._settings.delay_levels_ms)
         elif name in _TOPICS_OF_ONE_QUEUE:
             queues = 1
         else:
-            return topic or self._adopt(name)
+            if topic is None:
+                topic = self._draft(name)
+                self._put([topic])
+            return topic
         if topic is None or topic.write_queues < queues:
-            topic = Topic(name, queues, queues, PERM_DEFAULT)
+            topic = topics_file.Topic(name, queues, queues, topics_file.PERM_DEFAULT)
             self._put([topic])
         return topic
 
-    def for_send(self, name: str) -> Topic:
+    def for_send(self, name: str) -> topics_file.Topic:
         """The topic, created if allowed. Raises IllegalMessage, NotAllowed, UnknownTopic."""
-        topic = self._file.topics.get(name)
-        if topic is None:
-            topic = self._adopt(name)
-        if not topic.is_writable:
-            raise NotAllowed(f"topic {name} does not take messages (perm {topic.perm})")
+        topic = self.would_take(name)
+        if name not in self._file.topics:
+            self._put([topic])
         return topic
 
-    def would_take(self, name: str) -> Topic:
+    def would_take(self, name: str) -> topics_file.Topic:
         """As `for_send`, but creates nothing: the topic as it is, or as it would be created."""
         topic = self._file.topics.get(name) or self._draft(name)
         if not topic.is_writable:
             raise NotAllowed(f"topic {name} does not take messages (perm {topic.perm})")
         return topic
 
-    def make(self, names: Iterable[str]) -> None:
+    def make(self, wanted: Iterable[str]) -> None:
         """Creates the topics among these that are missing, with one save for all of them.
 
         A topic that cannot be created stays missing: `for_send` says why.
         """
-        drafts: list[Topic] = []
+        drafts: list[topics_file.Topic] = []
         with suppress(MqError):
-            drafts += [self._draft(name) for name in names if name not in self._file.topics]
+            drafts += [self._draft(name) for name in wanted if name not in self._file.topics]
             if len(drafts) > 1:
                 self._put(drafts)
 
-    def _adopt(self, name: str) -> Topic:
-        topic = self._draft(name)
-        self._put([topic])
-        return topic
-
-    def _draft(self, name: str) -> Topic:
-        check_topic_for_send(name)
+    def _draft(self, name: str) -> topics_file.Topic:
+        names.check_topic_for_send(name)
         stored = self._stored_queues.get(name)
         if stored is None and not self._settings.auto_create_topic_enable:
             raise UnknownTopic(
@@ -123,12 +105,12 @@ class TopicTable:
             )
         return self._new(name)
 
-    def _new(self, name: str) -> Topic:
+    def _new(self, name: str) -> topics_file.Topic:
         """A topic as it is made where nobody says more."""
         queues = max(self._stored_queues.get(name, 0), self._settings.default_topic_queue_nums)
-        return Topic(name, queues, queues, PERM_DEFAULT)
+        return topics_file.Topic(name, queues, queues, topics_file.PERM_DEFAULT)
 
-    def _put(self, topics: Sequence[Topic]) -> None:
+    def _put(self, topics: Sequence[topics_file.Topic]) -> None:
         """Saves topics. Raises NotAllowed for more topics or queues than one node can hold."""
         wanted = {topic.name for topic in topics}
         others = [known for name, known in self._file.topics.items() if name not in wanted]
@@ -142,7 +124,7 @@ class TopicTable:
             )
         self._file.put(topics, self._now_ms())
 
-    def check_queue(self, topic: Topic, queue_id: int) -> None:
+    def check_queue(self, topic: topics_file.Topic, queue_id: int) -> None:
         """Raises BadRequest for a queue that the topic does not have (SendMessageProcessor)."""
         queues = max(topic.read_queues, topic.write_queues)
         if not 0 <= queue_id < queues:
@@ -151,7 +133,14 @@ class TopicTable:
                 f"see keelog topic describe {topic.name}",
             )
 
-    def choose_queue(self, topic: Topic) -> int:
+    def queue_of(self, topic: topics_file.Topic, wanted: int) -> int:
+        """The queue for a message that names `wanted`, or -1 for the next in turn. Raises as
+        `check_queue`, `choose_queue`."""
+        queue_id = self.choose_queue(topic) if wanted == ANY_QUEUE else wanted
+        self.check_queue(topic, queue_id)
+        return queue_id
+
+    def choose_queue(self, topic: topics_file.Topic) -> int:
         """The write queues in turn, from a random start. Raises NotAllowed where there is none."""
         if not topic.write_queues:
             raise NotAllowed(f"topic {topic.name} has no queue to write to")
@@ -168,7 +157,7 @@ class TopicTable:
         more to do, or would refuse.
         """
         topic = self._file.topics.get(name)
-        if topic is None or not topic.perm & PERM_WRITE:
+        if topic is None or not topic.perm & topics_file.PERM_WRITE:
             return None
         if wanted != ANY_QUEUE:
             return wanted if 0 <= wanted < max(topic.read_queues, topic.write_queues) else None
@@ -178,14 +167,14 @@ class TopicTable:
         self._turn[name] = turn + 1
         return turn % topic.write_queues
 
-    def create(self, wanted: CreateTopicFields) -> tuple[Topic, bool]:
+    def create(self, wanted: CreateTopicFields) -> tuple[topics_file.Topic, bool]:
         """Makes a topic or changes it; True when it is new. The rest stays as it was."""
-        check_topic_for_send(wanted.topic)
-        limit = min(TOPIC_QUEUES_MAX, QUEUE_ID_MAX)
+        names.check_topic_for_send(wanted.topic)
+        limit = min(TOPIC_QUEUES_MAX, names.QUEUE_ID_MAX)
         for queues in (wanted.queues, wanted.read_queues):
             if queues is not None and not 1 <= queues <= limit:
                 raise BadRequest(f"{queues} queues are outside [1, {limit}]")
-        if (wanted.perm or 0) & ~(PERM_DEFAULT | PERM_INHERIT):
+        if (wanted.perm or 0) & ~(topics_file.PERM_DEFAULT | topics_file.PERM_INHERIT):
             raise BadRequest(f"perm is {wanted.perm}", "use 2 (write), 4 (read) or 6 (both)")
         known = self._file.topics.get(wanted.topic)
         before = known or self._new(wanted.topic)
@@ -197,9 +186,9 @@ class TopicTable:
             read_queues, write_queues = max(read_queues, stored), max(write_queues, stored)
         attributes = before.attributes
         if wanted.attributes is not None:
-            check_offered(wanted.attributes, dict(before.attributes))
+            topics_file.check_offered(wanted.attributes, dict(before.attributes))
             attributes = tuple(sorted(wanted.attributes.items()))
-        topic = Topic(
+        topic = topics_file.Topic(
             wanted.topic,
             read_queues,
             write_queues,
@@ -218,15 +207,13 @@ class TopicTable:
 
     @property
     def version(self) -> int:
-        """The version of the saved table."""
         return self._file.version
 
     def has(self, name: str) -> bool:
         """True for a topic of the table, and for one that only has messages."""
         return name in self._file.topics or name in self._stored_queues
 
-    def find(self, name: str) -> Topic | None:
-        """The topic's settings, if it is in the table."""
+    def find(self, name: str) -> topics_file.Topic | None:
         return self._file.topics.get(name)
 
     def forget(self, name: str) -> None:
@@ -250,14 +237,13 @@ class TopicTable:
         """Logs, once each, topics that a broker would keep in another way."""
         for topic in self._file.topics.values():
             for name, value in topic.attributes:
-                why = reason_not_offered(name, value)
+                why = topics_file.reason_not_offered(name, value)
                 if why and topic.name not in self._warned:
                     self._warned.add(topic.name)
                     found = fields(topic=topic.name, attribute=f"{name}={value}", why=why)
                     log.warning("a topic has an attribute that is not offered", extra=found)
 
-    def all(self) -> list[Topic]:
-        """Every topic, by name."""
+    def all(self) -> list[topics_file.Topic]:
         return [self._file.topics[name] for name in sorted(self._file.topics)]
 
 

@@ -138,7 +138,9 @@ class Sealer:
             self._words, 0, size, count, -1 if crc is None else crc, any_queue, len(topic),
             queue_id, queue_offset, self._base + end, self._bytes_at + end, len(self._bytes) - end,
         )  # fmt: skip
-        if self._run(self._at, _place(records), sizes or None, topic) < 0:
+        # A call of C takes bytes as they are.
+        where = records if type(records) is bytes else _address_of(records)
+        if self._run(self._at, where, sizes or None, topic) < 0:
             return False
         self.last_at = end + self._words[_LAST_AT]
         self.end = end + size
@@ -171,7 +173,7 @@ class Sealer:
         if count > self._rows_max:
             self._make_rows(1 << (count - 1).bit_length())
         self._describe(sent)
-        found = self._check(self._at, _place(records), sizes or None)
+        found = self._check(self._at, _address_of(records), sizes or None)
         parts = []
         for at in range(0, _PART_WORDS * found, _PART_WORDS):
             start, length, queue_id, rows = self._parts[at : at + _NEXT].tolist()
@@ -197,7 +199,7 @@ class Sealer:
                 self._parts[at + _QUEUE_ID], self._parts[at + _NEXT] = queue_id, offset
                 at += _PART_WORDS
             self._describe(sent)
-            sealed = self._seal(self._at, _place(sent.records))
+            sealed = self._seal(self._at, _address_of(sent.records))
             assert sealed == sent.count, "sealed a request that was not checked"
             self.last_at = end + self._words[_LAST_AT]
         else:
@@ -234,9 +236,8 @@ class Sealer:
         return None if size < 0 else self._bytes[:size]
 
 
-def _place(records: bytes | memoryview) -> bytes | int:
-    """Bytes as a call of C takes them."""
-    return records if type(records) is bytes else address(np.frombuffer(records, np.uint8))
+def _address_of(records: bytes | memoryview) -> int:
+    return address(np.frombuffer(records, np.uint8))
 
 
 @lru_cache(maxsize=4096)

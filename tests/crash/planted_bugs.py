@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import node.writer.log.commit_log
-import node.writer.log.tail
+import node.writer.loop
 import node.writer.recovery
 from node.runtime import disk
 from node.runtime.settings import Settings
@@ -34,7 +34,9 @@ class Found(NamedTuple):
 
 def ack_before_flush(patch: Patch) -> None:
     """SYNC_FLUSH answers as soon as the bytes are written."""
-    patch.setattr(Writer, "_waits", lambda _self, _pending: False)
+    patch.setattr(node.writer.loop, "WAIT_FLUSHED", "never")
+    never = property(lambda _self: False, lambda _self, _value: None)
+    patch.setattr(Writer, "_is_sync", never, raising=False)
 
 
 def body_crc_only(patch: Patch) -> None:
@@ -61,7 +63,7 @@ def retry_fsync_after_error(patch: Patch) -> None:
 
 def recovery_trusts_page_cache(patch: Patch) -> None:
     """After a failed flush the tail is synced once more, and not written again."""
-    genuine = node.writer.log.tail.make_tail_durable
+    genuine = node.writer.recovery.make_tail_durable
 
     def without_rewriting(end: Any, _rewrite_from: int, sync_from: int) -> None:
         genuine(end, end.offset, sync_from)

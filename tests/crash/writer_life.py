@@ -75,9 +75,10 @@ class HandJob:
 
     made: "list[HandJob]" = []  # noqa: RUF012  (emptied for each writer)
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, note_end: Callable[[], None] = lambda: None) -> None:
         self.name = name
         self.fd = -1
+        self._note_end = note_end
         self._job: Any = None
         self._after: Callable[[], None] | None = None
         self._done: Any = None
@@ -110,6 +111,7 @@ class HandJob:
         except OSError as caught:
             error = caught
         self._job, self._done, self._error = None, job, error
+        self._note_end()
 
     def collect(self) -> Any:
         """As JobThread's."""
@@ -136,7 +138,7 @@ class FakeServer:
     def turn(self) -> None:
         """Nobody connects."""
 
-    def together(self, _count: int) -> AbstractContextManager[None]:
+    def together(self) -> AbstractContextManager[None]:
         """Each is kept at once."""
         return nullcontext()
 
@@ -152,7 +154,7 @@ class FakeServer:
 class NoHints:
     """Every hint is lost."""
 
-    def wake(self, _epoch: int, _readable: int, _queues: object = None) -> None:
+    def wake(self, _readable: int, _queues: object = None) -> None:
         """Nobody hears it."""
 
     def ring_all(self) -> None:
@@ -174,7 +176,7 @@ def single_threaded() -> Iterator[None]:
             patch.setattr(node.writer.log.flush, "JobThread", HandJob)
             patch.setattr(node.writer.staging.publisher, "JobThread", HandJob)
             patch.setattr(node.writer.staging.publisher, "now_ms", lambda: next(ticks))
-            patch.setattr(node.writer.loop, "now_ms", lambda: next(ticks))
+            patch.setattr(node.writer.loop, "time_ns", lambda: next(ticks) * 1_000_000)
             patch.setattr(node.writer.store, "now_ms", lambda: next(ticks))
             patch.setattr(node.writer.store, "TAILS_EVERY_BYTES", TAILS_EVERY_BYTES)
             yield

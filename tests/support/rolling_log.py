@@ -6,6 +6,13 @@ from typing import Any
 from node.writer.log.commit_log import CommitLog
 
 
+def claim(ahead: Any, stop: int) -> None:
+    """As an append that ends at `stop`."""
+    ahead.claimed = stop
+    if stop >= ahead.due:
+        ahead.claim()
+
+
 def check_that_it_rolls(root: Path, segment_bytes: int, ahead: Any, pieces_a_segment: int) -> None:
     """Appends pieces that fill two segments and begin the third; each must be where it was put."""
     (root / "commitlog").mkdir()

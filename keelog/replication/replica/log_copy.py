@@ -23,8 +23,7 @@ from node.runtime.settings import SYNC_FLUSH, Settings
 from node.runtime.wakeup import Waiters
 from node.store.log.segments import list_folder
 from node.writer.log import commit_log, flush
-from node.writer.log.tail import LogEnd, has_bytes_behind
-from node.writer.recovery import TailNotes
+from node.writer.recovery import LogEnd, TailNotes, has_bytes_behind
 from node.writer.store import WriterStore
 from protocol.names import COMMIT_LOG_DIR
 from protocol.record.codec import FILLER_BYTES, Filler, Torn

@@ -96,8 +96,8 @@ class Replica:
         watched: list[tuple[Any, int]] = [(one, 1) for one in (*self.server.watched, stop_fd)]
         watched += [(fd, 1) for fd in (*self.copy.flushing.fds, self.tables.fd)]
         watched += self.follower.watched
-        busy = has_more or self.server.has_requests
-        soon = self.server.has_unsent or self.follower.lacks
+        busy = has_more or self.server.ready
+        soon = self.server.unsent or self.follower.lacks
         zmq.zmq_poll(watched, 0 if busy else _SOON_MS if soon else self._sleep_ms())
 
     def _sleep_ms(self) -> int:

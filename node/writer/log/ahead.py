@@ -1,5 +1,8 @@
 """Threads that prepare what lies ahead of the log's end: pages for appends, zeros for flushes.
 
+The log sets `claimed` before it writes: all below is its own. Once that has come to `due` it calls
+`claim` first. Positions count from the start of the segment that `begin` named last.
+
 Pages: an append then finds them in the page cache. The first touch of a page that the kernel has
 never given out costs more than all else of an append, above all on a virtual machine whose host
 took free memory back: 12 us a page there, 0.3 GB/s. A thread that asks for the next pages of the
@@ -22,6 +25,7 @@ from typing import NamedTuple
 
 from node.runtime import disk
 from node.runtime.event_log import fields
+from node.runtime.settings import Settings
 from node.runtime.shortage import begin_if_possible
 from protocol.errors import StoreMoved
 
@@ -66,30 +70,27 @@ class GrowthPoint(NamedTuple):
 
 
 class PagePrefetch:
-    """One segment at a time. `begin`, `claim` and `close` are for the writer's thread; positions
-    count from the segment's start."""
+    """`begin`, `claim` and `close` are for the writer's thread."""
 
     def __init__(self) -> None:
+        self.claimed = self.due = 0
         self._place: GrowthPoint | None = None
-        self._claimed = self._due = 0
         self._stopping = False
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pages-ahead", daemon=True)
 
     def begin(self, path: Path, size: int, position: int) -> None:
         """Goes on in this segment, of which `position` bytes are the log's."""
-        self._claimed, self._due = position, position + PAGES_STEP_BYTES
+        self.claimed, self.due = position, position + PAGES_STEP_BYTES
         self._place = GrowthPoint(path, size, position)
         self._wake.set()
 
-    def claim(self, stop: int) -> None:
-        """Called before anything is written to the segment below `stop`."""
-        self._claimed = stop
-        if stop >= self._due:
-            self._due = stop + PAGES_STEP_BYTES
-            if not self._thread.ident:
-                begin_if_possible(self._thread)
-            self._wake.set()
+    def claim(self) -> None:
+        """The log has grown by PAGES_STEP_BYTES."""
+        self.due = self.claimed + PAGES_STEP_BYTES
+        if not self._thread.ident:
+            begin_if_possible(self._thread)
+        self._wake.set()
 
     def _run(self) -> None:
         try:
@@ -111,7 +112,7 @@ class PagePrefetch:
         descriptor, done = os.open(place.path, os.O_RDONLY | os.O_CLOEXEC), place.start
         try:
             while place is self._place and not self._stopping:
-                start = next_pages(place, self._claimed, done)
+                start = next_pages(place, self.claimed, done)
                 if start is None:
                     self._wake.wait()
                     self._wake.clear()
@@ -123,7 +124,6 @@ class PagePrefetch:
             os.close(descriptor)
 
     def close(self) -> None:
-        """Ends the thread."""
         self._stopping = True
         self._wake.set()
         if self._thread.ident:
@@ -149,16 +149,16 @@ class _Part(NamedTuple):
 
 
 class ZeroPrefill:
-    """One segment at a time. `begin` and `claim` are for the writer's thread; positions count from
-    the segment's start.
+    """`begin`, `claim` and `close` are for the writer's thread.
 
     It never writes below the claimed position. `claim` waits for a write that is under way there.
     """
 
     def __init__(self) -> None:
+        self.claimed = self.due = 0
         self._guard = threading.Condition()
         self._path: Path | None = None
-        self._size = self._claimed = self._zeroed = 0
+        self._size = self._zeroed = 0
         self._busy: _Part | None = None
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="zero-ahead", daemon=True)
@@ -167,23 +167,22 @@ class ZeroPrefill:
         """Goes on in this segment, of which `position` bytes are the log's."""
         with self._guard:
             self._path, self._size = path, size
-            self._claimed = self._zeroed = position
+            self.claimed = self._zeroed = position
             self._guard.notify_all()
         if not self._thread.ident:
             begin_if_possible(self._thread)
 
-    def claim(self, stop: int) -> None:
-        """Called before anything is written to the segment: all below `stop` is the caller's."""
+    def claim(self) -> None:
+        """Before each write: all below `claimed` is the caller's when it returns."""
         with self._guard:
-            self._claimed = stop
-            while (busy := self._busy) and busy.path == self._path and busy.start < stop:
+            while (busy := self._busy) and busy.path == self._path and busy.start < self.claimed:
                 self._guard.wait()
             if self._is_due():
                 self._guard.notify_all()
 
     def _is_due(self) -> bool:
         """Whether the zeros that are missing are worth a sync."""
-        return self._zeroed < min(self._claimed + ZEROS_AHEAD_BYTES - ZEROS_SYNC_BYTES, self._size)
+        return self._zeroed < min(self.claimed + ZEROS_AHEAD_BYTES - ZEROS_SYNC_BYTES, self._size)
 
     def _next(self, path: Path | None) -> _Part | None:
         """The next zeros to write, in the segment `path`; without one, it waits until some are due.
@@ -195,9 +194,9 @@ class ZeroPrefill:
                 self._guard.wait()
             if self._stopping or self._path is None or (path or self._path) != self._path:
                 return None
-            first = -(-self._claimed // PAGE_BYTES) * PAGE_BYTES
+            first = -(-self.claimed // PAGE_BYTES) * PAGE_BYTES
             self._zeroed = max(self._zeroed, first)
-            stop = min(self._zeroed + PART_BYTES, self._claimed + ZEROS_AHEAD_BYTES, self._size)
+            stop = min(self._zeroed + PART_BYTES, self.claimed + ZEROS_AHEAD_BYTES, self._size)
             if stop <= self._zeroed:
                 return None
             self._busy = _Part(self._path, self._zeroed, stop)
@@ -248,7 +247,6 @@ class ZeroPrefill:
             os.close(descriptor)
 
     def close(self) -> None:
-        """Ends the thread."""
         with self._guard:
             self._stopping = True
             self._guard.notify_all()
@@ -256,8 +254,12 @@ class ZeroPrefill:
             self._thread.join()
 
 
-def make_ahead(root: Path, segment_bytes: int) -> ZeroPrefill | None:
-    """Zeros for the log of a store; None where they would not help."""
+def make_ahead(
+    root: Path, segment_bytes: int, settings: Settings
+) -> PagePrefetch | ZeroPrefill | None:
+    """What suits the flush mode of a store; None where it would not help."""
+    if not settings.is_sync_flush:
+        return None if settings.is_pool_enabled else PagePrefetch()
     is_large = segment_bytes >= SEGMENT_BYTES_MIN
     is_in_place = disk.file_system(root.stat()) in IN_PLACE_FILE_SYSTEMS
     return ZeroPrefill() if is_large and is_in_place else None

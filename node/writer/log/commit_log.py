@@ -14,13 +14,13 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from node.runtime import disk
 from node.runtime.event_log import fields
 from node.runtime.settings import Settings
 from node.runtime.shortage import MORE_RESOURCES, SHORT, refusal_for
 from node.runtime.state_page import run_dir
+from node.writer.log.ahead import PagePrefetch, ZeroPrefill
 from protocol.errors import NodeBusy, ServiceNotAvailable, StoreMoved
 from protocol.names import COMMIT_LOG_DIR, offset_file_name
 from protocol.record.codec import FILLER_BYTES, filler
@@ -51,7 +51,6 @@ class CommitJob:
 
     @property
     def size(self) -> int:
-        """The bytes of all parts."""
         return sum(len(part.data) for part in self.parts)
 
     def run(self) -> None:
@@ -107,19 +106,6 @@ class TransientStorePool:
         self.used_bytes -= job.size
 
 
-class Ahead(Protocol):
-    """Prepares the part of a segment that appends reach next. Positions count from its start."""
-
-    def begin(self, path: Path, size: int, position: int) -> None:
-        """Goes on in this segment, of which `position` bytes are the log's."""
-
-    def claim(self, stop: int) -> None:
-        """Called before anything is written to the segment: all below `stop` is the caller's."""
-
-    def close(self) -> None:
-        """Ends it."""
-
-
 @dataclass(frozen=True, slots=True)
 class OpenSegment:
     """An open segment; its file descriptor belongs to the CommitLog."""
@@ -142,11 +128,13 @@ class CommitLog:
         segment_bytes: int,
         end: int,
         pool: TransientStorePool | None = None,
-        ahead: Ahead | None = None,
+        ahead: PagePrefetch | ZeroPrefill | None = None,
     ) -> None:
         self.root = root
         self.segment_bytes = segment_bytes
         self.end = end
+        self.full_at = -1
+        """Below it a request must end, so that a filler fits after it (doAppend's rule)."""
         self.pool = pool
         self._ahead = ahead
         self._committed = end
@@ -162,34 +150,15 @@ class CommitLog:
         """The largest request that fits into an empty segment with its closing filler."""
         return self.segment_bytes - FILLER_BYTES
 
-    def fits(self, size: int) -> bool:
-        """Whether `size` bytes and a filler fit into the current segment (doAppend's rule)."""
-        return size <= self.fitting_bytes
-
-    @property
-    def fitting_bytes(self) -> int:
-        """The largest size that `fits`; negative when there is no room even for a filler."""
-        current = self._current
-        return (
-            -1 if current is None else current.base + self.segment_bytes - self.end - FILLER_BYTES
-        )
-
     @property
     def committed(self) -> int:
         """Up to where the segments hold what was appended."""
         return self.end if self.pool is None else self._committed
 
-    def _room(self) -> int:
-        assert self._current is not None
-        return self._current.base + self.segment_bytes - self.end
-
     def open_tail(self) -> None:
         """Opens the segment that holds the log's end, or makes the first one."""
         base = self.end - self.end % self.segment_bytes
-        self._current = make_segment(self.root, base, self.segment_bytes)
-        self._unflushed = [self._current]
-        self._begin_ahead()
-        self.prepare_next()
+        self._go_on_in(make_segment(self.root, base, self.segment_bytes))
 
     def make_room(self, size: int) -> None:
         """Goes on in the next segment, after a filler, when `size` bytes do not fit.
@@ -198,22 +167,28 @@ class CommitLog:
         """
         if self._current is None:
             self.open_tail()
-        if self.fits(size):
+        if self.end + size <= self.full_at:
             return
-        following = self._take_next()
-        if self._room():
-            self._write(filler(self._room()))
-        self.end = following.base
-        self._current = following
-        self._unflushed.append(following)
+        if self._preparing is not None:
+            self._preparing.join()
+            self._preparing = None
+        following, self._next = self._next, None
+        if following is None:
+            assert self._failed is not None
+            raise self._failed
+        if self.end < following.base:
+            self.append(filler(following.base - self.end))
         log.debug("segment begun", extra=fields(offset=following.base))
-        self._begin_ahead()
-        self.prepare_next()
+        self.end = following.base
+        self._go_on_in(following)
 
-    def _begin_ahead(self) -> None:
-        if self._ahead is not None and self._current is not None:
-            position = self.end - self._current.base
-            self._ahead.begin(self._current.path, self.segment_bytes, position)
+    def _go_on_in(self, segment: OpenSegment) -> None:
+        self._current = segment
+        self._unflushed.append(segment)
+        self.full_at = segment.base + self.segment_bytes - FILLER_BYTES
+        if self._ahead is not None:
+            self._ahead.begin(segment.path, self.segment_bytes, self.end - segment.base)
+        self.prepare_next()
 
     def append(self, data: memoryview | bytes | bytearray) -> int:
         """Writes `data` in one go, after `make_room`. Returns its log offset.
@@ -221,8 +196,17 @@ class CommitLog:
         The space is allocated already, so an error means that the file can no longer be trusted:
         the process must end. A pool may keep `data` itself: do not change it afterwards.
         """
-        start = self.end
-        self._write(data)
+        current, ahead, start = self._current, self._ahead, self.end
+        assert current is not None
+        position, stop = start - current.base, start - current.base + len(data)
+        if ahead is not None:
+            ahead.claimed = stop
+            if stop >= ahead.due:
+                ahead.claim()
+        if self.pool is None:
+            disk.write_all(current.descriptor, data, position)
+        else:
+            self.pool.put(current.descriptor, position, data)
         self.end = start + len(data)
         return start
 
@@ -240,7 +224,9 @@ class CommitLog:
         assert self.end <= offset
         position = offset - self._current.base
         if self._ahead is not None:
-            self._ahead.claim(position + len(data))
+            self._ahead.claimed = position + len(data)
+            if self._ahead.claimed >= self._ahead.due:
+                self._ahead.claim()
         disk.write_all(self._current.descriptor, data, position)
 
     def sync_current(self) -> None:
@@ -251,18 +237,8 @@ class CommitLog:
     def close_segment(self, head: bytes) -> None:
         """Ends the current segment here, with the head of a blank; what follows it stays."""
         assert self._current is not None
-        self._write(head)
+        self.append(head)
         self.end = self._current.base + self.segment_bytes
-
-    def _write(self, data: memoryview | bytes | bytearray) -> None:
-        assert self._current is not None
-        position = self.end - self._current.base
-        if self._ahead is not None:
-            self._ahead.claim(position + len(data))
-        if self.pool is None:
-            disk.write_all(self._current.descriptor, data, position)
-        else:
-            self.pool.put(self._current.descriptor, position, data)
 
     def prepare_next(self) -> None:
         """Starts to make the segment after the current one, in a thread."""
@@ -284,17 +260,6 @@ class CommitLog:
             self._next = make_segment(self.root, base, self.segment_bytes)
         except (OSError, ServiceNotAvailable, StoreMoved) as error:
             self._failed = error
-
-    def _take_next(self) -> OpenSegment:
-        if self._preparing is not None:
-            self._preparing.join()
-            self._preparing = None
-        if self._next is None:
-            error = self._failed
-            assert error is not None
-            raise error
-        following, self._next = self._next, None
-        return following
 
     @property
     def lacks_next(self) -> bool:

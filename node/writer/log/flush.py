@@ -41,13 +41,17 @@ class JobThread(Generic[AnyJob]):
     before it wakes the writer.
     """
 
-    def __init__(self, name: str, may_be_left: bool = False) -> None:
+    def __init__(
+        self, name: str, may_be_left: bool = False, note_end: Callable[[], None] = lambda: None
+    ) -> None:
+        """`note_end` is called in the thread when `collect` has something."""
         self.fd = os.eventfd(0, os.EFD_CLOEXEC)
         self._ready = select.poll()
         self._ready.register(self.fd, select.POLLIN)
         self._begun: SimpleQueue[tuple[AnyJob, Callable[[], None] | None] | None] = SimpleQueue()
         self._job: AnyJob | None = None
         self._error: OSError | StoreMoved | None = None
+        self._note_end = note_end
         self._ended = False
         """So that `collect` asks the system nothing while a job runs."""
         self.took_ns = 0
@@ -96,6 +100,7 @@ class JobThread(Generic[AnyJob]):
                 error, took = caught, 0
             self.took_ns, self._error = took, error
             self._ended = True
+            self._note_end()
             os.eventfd_write(self.fd, 1)
 
     def close(self) -> None:
@@ -112,9 +117,6 @@ class Moved(NamedTuple):
     flushed: int | None = None
     flush_ns: int = 0
     """How long that flush took."""
-
-
-NOTHING_MOVED = Moved()
 
 
 class FlushServices:
@@ -142,14 +144,19 @@ class FlushServices:
         self._wakes_flush = settings.wake_flush_when_put_message
         self._commit_loop = ServiceLoop(commit_pace(settings), now, now)
         self._flush_loop = ServiceLoop(flush_pace(settings), now, now)
-        self._flusher: JobThread[FlushJob] = JobThread("flush")
+        self.has_ended = False
+        """Whether `collect` has something: a job thread sets it."""
+        self._flusher: JobThread[FlushJob] = JobThread("flush", note_end=self._note_end)
         self._committer: JobThread[CommitJob] | None = None
         self.is_hasty = (
             settings.is_sync_flush or log.pool is not None or self._flush_loop.pace.wakes
         )
         """Whether an append may make something due at once."""
         if log.pool is not None:
-            self._committer = JobThread("commit")
+            self._committer = JobThread("commit", note_end=self._note_end)
+
+    def _note_end(self) -> None:
+        self.has_ended = True
 
     @property
     def fds(self) -> list[int]:
@@ -202,14 +209,13 @@ class FlushServices:
 
     def collect(self, now: float) -> Moved:
         """Takes the results of jobs that ended. Raises a job's OSError: the process must end."""
+        self.has_ended = False  # before the look: what ends now is noted again
         committed = self._committer.collect() if self._committer is not None else None
         if committed is not None:
             self._log.committed_to(committed)
             self._commit_loop.turned_at = self._commit_loop.thorough_at = now
             self._flush_loop.wake()
         flushed = self._flusher.collect()
-        if committed is None and flushed is None:
-            return NOTHING_MOVED
         if flushed is not None:
             self.flushed, self.flush_began_ms = flushed.target, 0
             self._flush_loop.turned_at = now
@@ -221,17 +227,17 @@ class FlushServices:
 
     def wait_for_buffer(self, size: int, now: float) -> Moved:
         """Commits until the pool has room for `size` bytes. Raises OSError."""
-        moved = Moved()
         if self._committer is None or self._log.pool is None or self._log.pool.fits(size):
-            return moved
+            return Moved()
         self._committer.wait()
         moved = self.collect(now)
-        if not self._log.pool.fits(size):
-            job = self._log.commit_job()
-            job.run()
-            self._log.committed_to(job)
-            moved = moved._replace(committed=job.target)
-        return moved
+        return moved if self._log.pool.fits(size) else self._commit(moved)
+
+    def _commit(self, moved: Moved) -> Moved:
+        job = self._log.commit_job()
+        job.run()
+        self._log.committed_to(job)
+        return moved._replace(committed=job.target)
 
     def flush_all(self, now: float) -> Moved:
         """Commits and flushes everything that was appended, and waits for it. Raises OSError."""
@@ -240,10 +246,7 @@ class FlushServices:
         self._flusher.wait()
         moved, log = self.collect(now), self._log
         if log.committed < log.end:
-            commit = log.commit_job()
-            commit.run()
-            log.committed_to(commit)
-            moved = moved._replace(committed=commit.target)
+            moved = self._commit(moved)
         if self.flushed < log.end:
             flush = log.flush_job()
             after, began = self._after_flush(flush.target), time.monotonic_ns()
@@ -254,7 +257,6 @@ class FlushServices:
         return moved
 
     def close(self) -> None:
-        """Ends the threads when their jobs are done."""
         self._flusher.close()
         if self._committer is not None:
             self._committer.close()

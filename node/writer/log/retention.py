@@ -178,7 +178,6 @@ class Clock:
         return min(self._wall_s(), self._started + self._monotonic_s())
 
     def hour(self) -> int:
-        """The hour of the local day."""
         return time.localtime(self._wall_s()).tm_hour
 
 
@@ -227,7 +226,7 @@ class Retention:
         """
         if self._forced_from is None:
             self._forced_from = now + self._settings.file_forced_warning_seconds
-        if now < self._look_at or self._is_deleting():
+        if now < self._look_at or (self._deleting and self._deleting.is_alive()):
             return []
         self._look_at = now + LOOK_EVERY_S
         verdict = judge(self._use(), self.clock.hour(), self._settings)
@@ -264,17 +263,12 @@ class Retention:
 
     def _warn(self, first: SegmentFile, verdict: Verdict, left_s: float) -> None:
         """Once a start: says which segment is the first to go by force, and when."""
-        if self._has_warned:
-            return
-        self._has_warned = True
-        details = fields(
-            start=first.start,
-            end=first.end,
-            in_s=math.ceil(left_s),
-            why=verdict.why,
-            to_keep_them="free space, or set store.clean_file_forcibly_enable=false",
-        )
-        log.warning("segments will be deleted before their time", extra=details)
+        if not self._has_warned:
+            self._has_warned = True
+            keeping = "free space, or set store.clean_file_forcibly_enable=false"
+            when = {"start": first.start, "end": first.end, "in_s": math.ceil(left_s)}
+            details = fields(**when, why=verdict.why, to_keep_them=keeping)
+            log.warning("segments will be deleted before their time", extra=details)
 
     def _note_nothing(self, segments: list[SegmentFile], verdict: Verdict) -> None:
         if verdict.at_once and len(segments) > 1:
@@ -327,9 +321,6 @@ class Retention:
         """Waits for a deletion that is under way."""
         if self._deleting is not None:
             self._deleting.join()
-
-    def _is_deleting(self) -> bool:
-        return self._deleting is not None and self._deleting.is_alive()
 
     def _note_full(self, verdict: Verdict) -> None:
         if not verdict.refused:

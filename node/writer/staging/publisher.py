@@ -4,10 +4,8 @@ A batch goes through four steps. *Begin*: its stages are synced and verified, a 
 which durable log offset on its records may be found. *Append*: a chunk in each turn of the loop,
 between the requests of others. *Flush*: the last chunk must be durable. *Record*: the ledger of its
 query names it; only then are its requests answered. A writer that starts again finds the journal
-and *resumes*: the log itself shows how far the batch had come. `Publisher._step` takes the steps.
-
-`StagingService` is what the writer's loop calls, for the operations `stage`, `publish` and
-`unstage` and for the turns of publications.
+and *resumes*: the log itself shows how far the batch had come. `Publisher._begin_job` takes the
+steps; the work on the disk besides appending is in `jobs`.
 """
 
 import logging
@@ -15,8 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from node.runtime.disk import if_room
 from node.runtime.event_log import fields
@@ -26,17 +23,7 @@ from node.serving.request_server import Received, Server
 from node.store import staging_files as files
 from node.writer.appender import AppendRequest
 from node.writer.log.flush import JobThread
-from node.writer.staging import jobs
-from node.writer.staging.reading import StagedRecords
-from node.writer.staging.stages import (
-    Old,
-    PublishRequest,
-    Staging,
-    find_old,
-    parse_publish,
-    parse_stage,
-    parse_unstage,
-)
+from node.writer.staging import jobs, stages
 from node.writer.store import WriterStore
 from protocol.errors import MqError, NodeBusy, ServiceNotAvailable, StoreDamaged, UnknownOperation
 from protocol.wire.frames import Header, answer, refusal, request_id
@@ -58,17 +45,9 @@ ABANDONED_EVERY_S = 5.0
 """How soon abandoned batches are looked for again, after none was found."""
 
 Append = Callable[[list[AppendRequest], float], None]
-
-
+Waiter = tuple[bytes, int]
+"""A request that waits for the publication's end: its peer and its id."""
 _START = files.BatchPosition(0, 0)
-Result = TypeVar("Result")
-
-
-class Waiter(NamedTuple):
-    """A request that waits for the publication's end."""
-
-    peer: bytes
-    request_id: int
 
 
 class Outcome(NamedTuple):
@@ -77,82 +56,6 @@ class Outcome(NamedTuple):
     already: bool
     records: int = 0
     bytes: int = 0
-
-
-class StagingService:
-    """Staging, as the writer's loop sees it. `append` writes records to the log and announces them.
-
-    `flushed` returns the log offset below which all is durable.
-    """
-
-    def __init__(
-        self, store: WriterStore, server: Server, append: Append, flushed: Callable[[], int]
-    ) -> None:
-        self._store = store
-        self._server = server
-        self._append = append
-        record_bytes_max = store.log.request_bytes_max
-        self._staging = Staging(
-            store.root, store.settings, store.rules, store.topics, record_bytes_max
-        )
-        self.publisher = Publisher(store.root, self._staging, flushed, store.log.end, self._answer)
-        store.needed_from = self.publisher.needed_from
-        store.retention.make_room = self.publisher.make_room
-
-    def handle(self, received: Received, header: Header, operation: str) -> Header | None:
-        """The answer; None for a publication, whose answer comes later. Raises MqError."""
-        number = request_id(header)
-        # Kept for longer than the socket's memory should be.
-        payload = None if received.payload is None else bytes(received.payload)
-        if operation == "stage":
-            self._store.retention.check_room()
-            staged = self._staging.put(parse_stage(header, payload))
-            return answer(
-                number,
-                published=staged is None,
-                frames=0 if staged is None else len(staged.crcs),
-                records=0 if staged is None else staged.records,
-                bytes=0 if staged is None else staged.bytes,
-            )
-        if operation == "publish":
-            request = parse_publish(header, payload)
-            waiter = Waiter(received.peer, number)
-            outcome = self.publisher.publish(request, waiter)
-            return None if outcome is None else self._published(waiter, outcome)
-        if operation == "unstage":
-            return answer(number, dropped=self._staging.drop(*parse_unstage(header, payload)))
-        raise UnknownOperation(f"the writer knows no operation {operation[:40]!a}")
-
-    def step(self, now: float, stopping: bool) -> None:
-        """One turn: takes the result of a job, begins the next, and appends a chunk."""
-        # A clock that is set forward must not make batches older.
-        time_ms = min(now_ms(), int(self._store.retention.clock.now_s() * 1000))
-        self.publisher.turn(now, time_ms)
-        if stopping:
-            return
-        if self._store.retention.full is not None:
-            self.publisher.pause(now)
-            return
-        request = self.publisher.next_append(now, self._store.log.request_bytes_max)
-        if request is not None:
-            self._append([request], now)
-            self.publisher.appended(request, now)
-
-    def _answer(self, waiter: Waiter, outcome: Outcome | MqError) -> None:
-        if isinstance(outcome, MqError):
-            self._server.send(waiter.peer, refusal(waiter.request_id, outcome))
-        else:
-            self._server.send(waiter.peer, self._published(waiter, outcome))
-
-    def _published(self, waiter: Waiter, outcome: Outcome) -> Header:
-        return answer(waiter.request_id, **outcome._asdict(), epoch=self._store.epoch)
-
-    def close(self) -> None:
-        """Ends the thread. Publications that have begun go on at the next start."""
-        self.publisher.close()
-
-
-Answer = Callable[[Waiter, Outcome | MqError], None]
 
 
 class PublicationState(Enum):
@@ -179,7 +82,7 @@ class Publication:
     state: PublicationState = PublicationState.WAITING
     begun: bool = False
     """Whether there is a journal: then it ends by itself, also after a restart."""
-    source: StagedRecords | None = None
+    source: jobs.StagedRecords | None = None
     end: int = 0
     """After its last record in the log."""
     noted: int = 0
@@ -194,69 +97,66 @@ class Publication:
     waiters: list[Waiter] = field(default_factory=list)
 
     def close(self) -> None:
-        """Closes its open stage."""
         if self.source is not None:
             self.source.close()
 
 
 class Publisher:
-    """All publications of a writer. Its own thread calls everything.
+    """All stages and publications of a writer, for the loop's own thread.
 
-    `flushed` returns the log offset below which all is durable; `end` is the log's at the start.
+    `append` writes records to the log and announces them. `flushed` returns the log offset below
+    which all is durable.
     """
 
     def __init__(
-        self, root: Path, staging: Staging, flushed: Callable[[], int], end: int, answer: Answer
+        self, store: WriterStore, server: Server, append: Append, flushed: Callable[[], int]
     ) -> None:
-        self._root = root
-        self._staging = staging
+        self._store = store
+        self._server = server
+        self._append = append
         self._flushed = flushed
-        self._start_end = end
-        self._answer = answer
+        self._root = store.root
+        self._record_bytes_max = store.log.request_bytes_max
+        self._staging = stages.Staging(
+            store.root, store.settings, store.rules, store.topics, self._record_bytes_max
+        )
+        self._start_end = store.log.end
         self._now, self._now_ms = 0.0, 0
         """The times of this turn."""
         self._publications: dict[files.StagedBatch, Publication] = {}
-        self._thread: JobThread[jobs.StagingJob[Any]] = JobThread("staging")
-        self._job: jobs.StagingJob[Any] | None = None
+        self._thread: JobThread[jobs.StagingJob] = JobThread("staging")
+        self.fd = self._thread.fd
+        """Readable when a job has ended."""
+        self._job: jobs.StagingJob | None = None
         self._sweep_at = 0.0
         self._room_is_wanted = False
         self._none_until = 0.0
         """Until then abandoned batches are not looked for again."""
-        for query in files.list_queries(root):
-            for batch in files.list_batches(root, query):
-                if files.journal_path(root, batch).exists():
+        for query in files.list_queries(self._root):
+            for batch in files.list_batches(self._root, query):
+                if files.journal_path(self._root, batch).exists():
                     log.info("a publication goes on", extra=fields(batch=batch))
                     known = Publication(batch, state=PublicationState.RESUMING, begun=True)
                     self._publications[batch] = known
                     self._staging.begun.add(batch)
-
-    @property
-    def fd(self) -> int:
-        """Readable when a job has ended."""
-        return self._thread.fd
-
-    @property
-    def is_active(self) -> bool:
+        self.is_active = bool(self._publications)
         """Whether there is a publication, or a job under way."""
-        return self._job is not None or bool(self._publications)
+        store.needed_from = self._needed_from
+        store.retention.make_room = self._make_room
 
     @property
     def has_work(self) -> bool:
         """Whether there is a chunk to append now, so that the loop must not sleep."""
-        active = self._active()
-        if active is None or active.state is not PublicationState.APPENDING:
-            return False
-        return not active.retry_at
+        active = self._active(PublicationState.APPENDING)
+        return active is not None and not active.retry_at
 
     @property
     def waits_for_flush(self) -> bool:
         """Whether a flush is asked for now."""
-        active = self._active()
-        if active is None or active.state is not PublicationState.FLUSHING:
-            return False
-        return self._flushed() < active.end
+        active = self._active(PublicationState.FLUSHING)
+        return active is not None and self._flushed() < active.end
 
-    def needed_from(self, offset: int) -> int:
+    def _needed_from(self, offset: int) -> int:
         """The first log offset that a restart may have to look at; at most `offset`.
 
         A publication that cannot go on does not keep the disk from being cleaned.
@@ -266,14 +166,48 @@ class Publisher:
         ]
         return min([offset, *(one.needed or 0 for one in live if one.begun)])
 
-    def publish(self, request: PublishRequest, waiter: Waiter) -> Outcome | None:
+    def _make_room(self, now: float) -> bool:
+        """Asks for abandoned batches to be dropped. False if none was found a moment ago."""
+        self._room_is_wanted = now >= self._none_until
+        return self._room_is_wanted
+
+    # -- requests -----------------------------------------------------------------------------
+
+    def handle(self, received: Received, header: Header, operation: str) -> Header | None:
+        """The answer; None for a publication, whose answer comes later. Raises MqError."""
+        number = request_id(header)
+        # Kept for longer than the socket's memory should be.
+        payload = None if received.payload is None else bytes(received.payload)
+        if operation == "stage":
+            self._store.retention.check_room()
+            staged = self._staging.put(stages.parse_stage(header, payload))
+            return answer(
+                number,
+                published=staged is None,
+                frames=0 if staged is None else len(staged.crcs),
+                records=0 if staged is None else staged.records,
+                bytes=0 if staged is None else staged.bytes,
+            )
+        if operation == "publish":
+            return self._publish((received.peer, number), *stages.parse_publish(header, payload))
+        if operation == "unstage":
+            batch, stage = stages.parse_unstage(header, payload)
+            return answer(number, dropped=self._staging.drop(batch, stage))
+        raise UnknownOperation(f"the writer knows no operation {operation[:40]!a}")
+
+    def _publish(
+        self,
+        waiter: Waiter,
+        batch: files.StagedBatch,
+        parts: tuple[files.StageSummary, ...],
+        final: bool,
+    ) -> Header | None:
         """Begins a publication, or joins the one of this batch: None, the answer comes later.
 
         Raises NodeBusy for one too many, StoreDamaged when the ledger of the query is damaged.
         """
-        batch = request.batch
         if self._staging.is_published(batch):
-            return Outcome(already=True)
+            return self._published(waiter, Outcome(already=True))
         known = self._publications.get(batch)
         if known is None:
             for other in self._publications:
@@ -281,9 +215,10 @@ class Publisher:
                     raise NodeBusy(f"{other} is being published", "publish them one by one")
             if len(self._publications) >= PUBLICATIONS_MAX:
                 raise NodeBusy(f"{PUBLICATIONS_MAX} batches wait", "publish it again later")
-            known = Publication(batch, request.parts, request.final)
+            known = Publication(batch, parts, final)
             self._publications[batch] = known
             self._staging.begun.add(batch)
+            self.is_active = True
         if len(known.waiters) >= WAITERS_MAX:
             raise NodeBusy(f"{WAITERS_MAX} requests wait for {batch}", "publish it again later")
         known.waiters.append(waiter)
@@ -293,24 +228,41 @@ class Publisher:
             )
         return None
 
-    def make_room(self, now: float) -> bool:
-        """Asks for abandoned batches to be dropped. False if none was found a moment ago."""
-        self._room_is_wanted = now >= self._none_until
-        return self._room_is_wanted
+    def _published(self, waiter: Waiter, outcome: Outcome) -> Header:
+        return answer(waiter[1], **outcome._asdict(), epoch=self._store.epoch)
 
     # -- turns --------------------------------------------------------------------------------
 
-    def turn(self, now: float, now_ms: int) -> None:
-        """Takes the result of a job that ended, and begins the next. It appends nothing."""
-        self._now, self._now_ms = now, now_ms
-        done = self._thread.collect()
-        if done is not None:
+    def step(self, now: float, stopping: bool) -> None:
+        """One turn: takes the result of a job, begins the next, and appends a chunk."""
+        # A clock that is set forward must not make batches older.
+        self._now_ms = min(now_ms(), int(self._store.retention.clock.now_s() * 1000))
+        self._now = now
+        if (done := self._thread.collect()) is not None:
             self._job = None
             done.end()
-        if self._job is not None:
-            return
+        if self._job is None:
+            self._begin_job()
+        if not stopping and (active := self._active()) is not None:
+            if self._store.retention.full is not None:
+                active.retry_at = now + RETRY_S
+            elif active.state is PublicationState.APPENDING and now >= active.retry_at:
+                self._append_chunk(active)
+        self.is_active = self._job is not None or bool(self._publications)
+
+    def _active(self, state: PublicationState | None = None) -> Publication | None:
+        """The publication whose turn it is: the first that is not blocked. None unless it is in
+        `state`, if that is given."""
+        for one in self._publications.values():
+            if one.state is not PublicationState.BLOCKED:
+                return one if state in (None, one.state) else None
+        return None
+
+    def _begin_job(self) -> None:
+        """Begins the job that the active publication waits for, else another one, if any is due.
+        Appends have turns of their own."""
         active = self._active()
-        if active is not None and now >= active.retry_at:
+        if active is not None and self._now >= active.retry_at:
             active.retry_at = 0.0
             try:
                 self._step(active)
@@ -319,15 +271,7 @@ class Publisher:
         if self._job is None:
             self._begin_other_job()
 
-    def _active(self) -> Publication | None:
-        """The publication whose turn it is: the first that is not blocked."""
-        for one in self._publications.values():
-            if one.state is not PublicationState.BLOCKED:
-                return one
-        return None
-
     def _step(self, active: Publication) -> None:
-        """Begins the job that the publication waits for. Appends have turns of their own."""
         root, batch = self._root, active.batch
         match active.state:
             case PublicationState.WAITING:
@@ -358,8 +302,8 @@ class Publisher:
     def _start(
         self,
         active: Publication,
-        work: Callable[[], Result],
-        then: Callable[[Result], None],
+        work: Callable[[], Any],
+        then: Callable[[Any], None],
         failed: Callable[[MqError], None] | None = None,
     ) -> None:
         """A job of a publication. A shortage is waited for; another error blocks it, where no other
@@ -376,7 +320,7 @@ class Publisher:
 
         self._run(jobs.StagingJob(files.batch_dir(self._root, active.batch), work, then, fail))
 
-    def _run(self, job: jobs.StagingJob[Any]) -> None:
+    def _run(self, job: jobs.StagingJob) -> None:
         self._job = job
         self._thread.start(job)
 
@@ -399,57 +343,49 @@ class Publisher:
 
     def _seek(self, active: Publication, position: files.BatchPosition) -> None:
         active.close()
-        active.source = StagedRecords(self._root, active.batch, active.parts, position)
+        active.source = jobs.StagedRecords(self._root, active.batch, active.parts, position)
 
     def _save_checkpoint(self, active: Publication, position: files.BatchPosition) -> None:
         """Notes that all before a position is durable in the log: a restart begins there."""
         offset = active.noted
 
-        def saved(_: None) -> None:
+        def saved(_: object) -> None:
             active.needed, active.checkpoint = offset, None
 
         def failed(_: MqError) -> None:  # the older journal stays
             active.checkpoint = None
 
         journal = files.Journal(offset, position, active.final, active.parts)
-        self._start(
-            active, partial(files.save_journal, self._root, active.batch, journal), saved, failed
-        )
+        saving = partial(files.save_journal, self._root, active.batch, journal)
+        self._start(active, saving, saved, failed)
 
     def _recorded(self, active: Publication, freed: int) -> None:
         self._staging.bytes -= freed
         records = sum(part.records for part in active.parts)
         self._end(active, Outcome(False, records, sum(part.bytes for part in active.parts)))
 
+    # -- other jobs ---------------------------------------------------------------------------
+
     def _begin_other_job(self) -> None:
+        staging, root, place = self._staging, self._root, files.staging_dir(self._root)
         for one in self._publications.values():
             if one.state is PublicationState.BLOCKED and not one.noticed:
                 one.noticed = True
                 why = f"{type(one.error).__name__}: {one.error}"
-                self._start_other(partial(files.save_problem, self._root, one.batch, why), _ignore)
+                self._run(jobs.StagingJob(place, partial(files.save_problem, root, one.batch, why)))
                 return
-        staging, now_ms = self._staging, self._now_ms
         if self._room_is_wanted or (staging.room.missing and self._now >= self._none_until):
-            limit_ms, missing = now_ms - staging.abandoned_ms, staging.room.missing
+            limit_ms, missing = self._now_ms - staging.abandoned_ms, staging.room.missing
             begun, look = frozenset(staging.begun), staging.room.look
-            work = partial(
-                jobs.make_room, self._root, lambda: max(missing, -look()), limit_ms, begun
-            )
-            self._start_other(work, partial(self._made_room, limit_ms), self._no_room_made)
+            work = partial(jobs.make_room, root, lambda: max(missing, -look()), limit_ms, begun)
+            made = partial(self._made_room, limit_ms)
+            self._run(jobs.StagingJob(place, work, made, self._no_room_made))
         elif self._now >= self._sweep_at:
             self._sweep_at = self._now + SWEEP_EVERY_S
-            limit_ms = now_ms - staging.retention_ms
-            self._start_other(partial(_sweep, self._root, limit_ms), self._expire)
+            sweeping = partial(jobs.sweep, root, self._now_ms - staging.retention_ms)
+            self._run(jobs.StagingJob(place, sweeping, self._expire))
 
-    def _start_other(
-        self,
-        work: Callable[[], Result],
-        then: Callable[[Result], None],
-        failed: Callable[[MqError], None] = lambda _: None,
-    ) -> None:
-        self._run(jobs.StagingJob(files.staging_dir(self._root), work, then, failed))
-
-    def _expire(self, old: Old) -> None:
+    def _expire(self, old: stages.Old) -> None:
         with if_room():
             self._staging.expire(old, self._now_ms)
 
@@ -470,54 +406,34 @@ class Publisher:
 
     # -- appending ----------------------------------------------------------------------------
 
-    def pause(self, now: float) -> None:
-        """Puts appending off, as the disk has no room."""
-        active = self._active()
-        if active is not None:
-            active.retry_at = now + RETRY_S
-
-    def next_append(self, now: float, bytes_max: int) -> AppendRequest | None:
-        """The records that the loop appends now. Pass the request to `appended` afterwards."""
-        active = self._active()
-        if (
-            active is None
-            or active.state is not PublicationState.APPENDING
-            or now < active.retry_at
-        ):
-            return None
+    def _append_chunk(self, active: Publication) -> None:
         assert active.source is not None
         active.retry_at = 0.0
         before = active.source.position
         try:
-            chunk = active.source.next_chunk(min(bytes_max, PUBLISH_BYTES_MAX))
+            data, count = active.source.next_chunk(min(self._record_bytes_max, PUBLISH_BYTES_MAX))
         except (MqError, OSError) as error:
             self._seek(active, before)
-            if is_shortage(error):
-                active.retry_at = now + RETRY_S
-            else:
-                self._block(active, error)
-            return None
-        if chunk is None:
-            active.state = PublicationState.FLUSHING
-            return None
-        return AppendRequest(chunk.data, chunk.records)
-
-    def appended(self, request: AppendRequest, now: float) -> None:
-        """Takes the outcome of the append that `next_append` returned."""
-        active = self._active()
-        assert active is not None
-        assert active.source is not None
-        if request.error is None:
-            active.end = request.end
-            if active.checkpoint is None and active.end >= active.noted + CHECKPOINT_BYTES:
-                active.noted, active.checkpoint = active.end, active.source.position
+            self._put_off(active, error, is_shortage(error))
             return
-        part, record = active.source.position
-        self._seek(active, files.BatchPosition(part, record - request.count))
-        if isinstance(request.error, ServiceNotAvailable):
-            active.retry_at = now + RETRY_S
+        if not count:
+            active.state = PublicationState.FLUSHING
+            return
+        request = AppendRequest(data, count)
+        self._append([request], self._now)
+        if request.error is not None:
+            self._seek(active, before)
+            self._put_off(active, request.error, isinstance(request.error, ServiceNotAvailable))
+            return
+        active.end = request.end
+        if active.checkpoint is None and active.end >= active.noted + CHECKPOINT_BYTES:
+            active.noted, active.checkpoint = active.end, active.source.position
+
+    def _put_off(self, active: Publication, error: MqError | OSError, is_passing: bool) -> None:
+        if is_passing:
+            active.retry_at = self._now + RETRY_S
         else:
-            self._block(active, request.error)
+            self._block(active, error)
 
     # -- ends ---------------------------------------------------------------------------------
 
@@ -541,8 +457,11 @@ class Publisher:
 
     def _notify(self, active: Publication, outcome: Outcome | MqError) -> None:
         waiters, active.waiters = active.waiters, []
-        for waiter in waiters:
-            self._answer(waiter, outcome)
+        for peer, number in waiters:
+            if isinstance(outcome, MqError):
+                self._server.send(peer, refusal(number, outcome))
+            else:
+                self._server.send(peer, self._published((peer, number), outcome))
 
     def close(self) -> None:
         """The writer stops: what has begun goes on at the next start. Waits for a running job."""
@@ -551,13 +470,3 @@ class Publisher:
             self._notify(one, error)
             one.close()
         self._thread.close()
-
-
-def _sweep(root: Path, limit_ms: int) -> Old:
-    """Empties the trash, and looks for what nobody asks for any more."""
-    files.sweep(root)
-    return find_old(root, limit_ms)
-
-
-def _ignore(_: object) -> None:
-    """The end of a job that is for itself."""

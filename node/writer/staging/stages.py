@@ -109,7 +109,6 @@ class Staging:
         record_bytes_max: int,
     ) -> None:
         self.root = root
-        self._settings = settings
         self._checker = Sealer(rules)
         self._topics = topics
         self._record_bytes_max = record_bytes_max
@@ -118,17 +117,18 @@ class Staging:
         self.bytes = sum(
             files.staged_bytes(files.query_dir(root, query)) for query in self._queries
         )
+        self.retention_ms = settings.staging_retention_hours * 3_600_000
+        """How long a batch may wait for its publication."""
+        self.abandoned_ms = settings.staging_abandoned_minutes * 60_000
+        """How long nobody has touched a batch that goes when the disk needs room."""
         self.room = StagingRoom(settings, partial(room_left, root, settings))
         self.begun: set[files.StagedBatch] = set()
         """Batches whose publication has begun: nothing more is staged for them."""
 
-    def published(self, query: str) -> files.Published | None:
-        """The last published batch of a query. Raises StoreDamaged."""
-        return files.load_published(self.root, query) if query in self._queries else None
-
     def is_published(self, batch: files.StagedBatch) -> bool:
         """Whether the batch, or one after it, is recorded. Raises StoreDamaged."""
-        last = self.published(batch.query)
+        is_known = batch.query in self._queries
+        last = files.load_published(self.root, batch.query) if is_known else None
         return last is not None and batch.number <= last.number
 
     def put(self, request: StageRequest) -> Stage | None:
@@ -152,7 +152,10 @@ class Staging:
                 )
             return stage
         if number > len(stage.crcs):
-            self._refuse_gap(request, len(stage.crcs))
+            what = f"frame {number} of stage {request.stage} came, {len(stage.crcs)} is the next"
+            if number - len(stage.crcs) <= FRAMES_AHEAD_MAX:
+                raise errors.NodeBusy(what, "send the frames between, then this one again")
+            raise errors.BadRequest(what, "stage under another id, from frame 0 on")
         self._check_limits(request, stages, stage)
         self.check_records(request.append)
         self._write(request, stage)
@@ -166,12 +169,6 @@ class Staging:
         for frame in files.frames_of(files.stage_path(self.root, batch, name)):
             stage.add(frame)
         return stage
-
-    def _refuse_gap(self, request: StageRequest, following: int) -> None:
-        what = f"frame {request.frame} of stage {request.stage} came, {following} is the next"
-        if request.frame - following <= FRAMES_AHEAD_MAX:
-            raise errors.NodeBusy(what, "send the frames between, then this one again")
-        raise errors.BadRequest(what, "stage under another id, from frame 0 on")
 
     def _check_limits(self, request: StageRequest, stages: dict[str, Stage], stage: Stage) -> None:
         if len(stage.crcs) >= FRAMES_MAX:
@@ -241,7 +238,7 @@ class Staging:
         """Removes one stage, or all of a batch; returns how many there were.
 
         A batch whose publication has begun stays: it ends by itself. Dropped files are moved aside,
-        and `staging.jobs.Sweep` removes them. Raises ServiceNotAvailable if the disk is too full.
+        and `jobs.sweep` removes them. Raises ServiceNotAvailable if the disk is too full.
         """
         if batch in self.begun:
             return 0
@@ -304,16 +301,6 @@ class Staging:
             log.warning("a batch was staged and not published: dropped", extra=fields(batch=batch))
         return dropped
 
-    @property
-    def retention_ms(self) -> int:
-        """How long a batch may wait for its publication."""
-        return self._settings.staging_retention_hours * 3_600_000
-
-    @property
-    def abandoned_ms(self) -> int:
-        """How long nobody has touched a batch that goes when the disk needs room."""
-        return self._settings.staging_abandoned_minutes * 60_000
-
 
 class StagingRoom:
     """Looks at the disk once a second, and counts what was staged since."""
@@ -372,15 +359,6 @@ class StagingRoom:
         self._is_refusing = why is not None
 
 
-@dataclass(frozen=True, slots=True)
-class PublishRequest:
-    """The stages to publish, in this order."""
-
-    batch: files.StagedBatch
-    parts: tuple[files.StageSummary, ...]
-    final: bool
-
-
 def parse_stage(header: Header, payload: bytes | None) -> StageRequest:
     """Raises BadRequest, MessageTooLarge."""
     if payload is None or len(payload) > PAYLOAD_BYTES_MAX:
@@ -393,8 +371,11 @@ def parse_stage(header: Header, payload: bytes | None) -> StageRequest:
     return StageRequest(files.StagedBatch(query, batch), stage, frame, append, crc)
 
 
-def parse_publish(header: Header, payload: bytes | None) -> PublishRequest:
-    """Raises BadRequest."""
+def parse_publish(
+    header: Header, payload: bytes | None
+) -> tuple[files.StagedBatch, tuple[files.StageSummary, ...], bool]:
+    """The batch, its stages in the order in which they are published, and whether it is the last
+    one of its query. Raises BadRequest."""
     asked = PUBLISH.parse(header)
     lines = (payload or b"").decode("ascii", "replace").split("\n")[:-1]
     if len(lines) != asked.stages:
@@ -405,7 +386,7 @@ def parse_publish(header: Header, payload: bytes | None) -> PublishRequest:
     parts = tuple(_part(line) for line in lines)
     if len({part.stage for part in parts}) < len(parts):
         raise errors.BadRequest("a stage stands there twice", "name each once")
-    return PublishRequest(files.StagedBatch(asked.query, asked.batch), parts, asked.final)
+    return files.StagedBatch(asked.query, asked.batch), parts, asked.final
 
 
 def parse_unstage(header: Header, payload: bytes | None) -> tuple[files.StagedBatch, str | None]:

@@ -24,8 +24,7 @@ from node.runtime.stats_series import (
     Family,
     SeriesKind,
 )
-from node.serving.request_server import BadFrames, Received
-from node.serving.unix_server import Payload
+from node.serving.request_server import BadFrames, Payload, Received
 from node.store.config.topics_file import TopicsFile
 from node.store.opening import RunningStore
 from node.store.query.pull import TransferLimits

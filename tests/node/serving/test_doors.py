@@ -20,7 +20,7 @@ from node.runtime.shortage import (
     files_needed,
     is_shortage,
 )
-from node.serving import request_server as doors_module
+from node.serving import doors as doors_module
 from node.serving.request_server import Server
 from node.store.config.topics_file import Topic, TopicsFile
 from node.store.file_cache import OpenFiles

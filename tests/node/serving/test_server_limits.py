@@ -175,13 +175,13 @@ def test_who_reads_nothing_for_long_is_given_up(
     client, peer = deaf(server, way)
     count = 0
     deadline = time.monotonic() + WAIT_MS / 1000
-    while not server.has_unsent:
+    while not server.unsent:
         assert server.send(peer, answer(count), b"x" * 30_000)
         count += 1
         assert time.monotonic() < deadline, "ZeroMQ keeps answers without end"
     for _ in range(10):
         server.send(peer, answer(0), b"x" * 30_000)
-    while server.has_unsent:
+    while server.unsent:
         server.receive()
         assert time.monotonic() < deadline, "answers are kept without end"
     assert server.unsent_dropped == 11
@@ -195,7 +195,7 @@ def test_answers_kept_here_are_bounded_in_bytes(
     _, peer = connect()
     kept = 0
     for number in range(5_000):
-        if server.send(peer, answer(number), b"x" * 60_000) and server.has_unsent:
+        if server.send(peer, answer(number), b"x" * 60_000) and server.unsent:
             kept += 1
     assert 10 <= kept <= 1 * MIB // 60_000
     assert server.unsent_dropped > 1_000
@@ -260,7 +260,7 @@ def behind(context: Context, request: pytest.FixtureRequest) -> Iterator[Behind]
     client.send(b"")
     peer = asked_by(server)
     count = 0
-    while not server.has_unsent or count < 500:  # ends when network and ZeroMQ take no more
+    while not server.unsent or count < 500:  # ends when network and ZeroMQ take no more
         assert server.send(peer, answer(count), bytes(20_000))
         count += 1
     yield Behind(server, client, count)

@@ -13,8 +13,15 @@ import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from node.serving import unix_server
-from node.serving.unix_server import ROOM_BYTES, LocalConnection, LocalEnd, Request
+from node.serving import request_server
+from node.serving.request_server import (
+    ROOM_BYTES,
+    ZERO_COPY_BYTES_MIN,
+    LocalConnection,
+    LocalEnd,
+    Owed,
+    Request,
+)
 from protocol.wire import zmtp
 from tests.support.single_process import is_readable
 
@@ -29,7 +36,7 @@ HELLO = zmtp.GREETING + zmtp.ready(b"DEALER")
 
 @pytest.fixture
 def end() -> Iterator[LocalEnd]:
-    end = LocalEnd(f"ipc://@{NAME}", FRAME_BYTES_MAX, ANSWERS_MAX, UNSENT_S_MAX)
+    end = LocalEnd(f"ipc://@{NAME}", FRAME_BYTES_MAX, ANSWERS_MAX, UNSENT_S_MAX, Owed())
     yield end
     end.close()
 
@@ -47,10 +54,17 @@ def frame(data: bytes, more: bool = False) -> bytes:
     return zmtp.head(len(data), more) + data
 
 
+def taken(end: LocalEnd) -> Request | None:
+    """As the server takes requests: it reads when no earlier one is left."""
+    if not end.ready:
+        end.turn()
+    return end.ready.popleft() if end.ready else None
+
+
 def next_of(end: LocalEnd) -> Request:
     """The next request."""
     deadline = time.monotonic() + WAIT_S
-    while (request := end.receive()) is None:
+    while (request := taken(end)) is None:
         assert time.monotonic() < deadline, "no request came"
         is_readable(end.fd, 0.1)
     return request
@@ -60,7 +74,7 @@ def asked(end: LocalEnd) -> tuple[socket.socket, LocalConnection]:
     """A client whose request was taken, and its connection."""
     client = connected(HELLO, frame(b"asked"))
     peer, _ = next_of(end)
-    connection = end.connection(peer)
+    connection = end.peers.get(peer)
     assert connection is not None
     return client, connection
 
@@ -70,7 +84,7 @@ def is_ended(client: socket.socket, end: LocalEnd) -> bool:
     deadline = time.monotonic() + WAIT_S
     client.settimeout(0.02)
     while time.monotonic() < deadline:
-        assert end.receive() is None
+        assert taken(end) is None
         try:
             if not client.recv(1 << 16):
                 return True
@@ -84,11 +98,11 @@ def is_ended(client: socket.socket, end: LocalEnd) -> bool:
 def test_requests_that_came_together_are_all_there_and_said_to_be(end: LocalEnd) -> None:
     client = connected(HELLO, *[frame(b"%d" % number) for number in range(5)])
     peer, first = next_of(end)
-    assert end.has_requests
+    assert end.ready
     rest = [next_of(end) for _ in range(4)]
     assert [first, *(frames for _, frames in rest)] == [[b"%d" % number] for number in range(5)]
     assert {who for who, _ in rest} == {peer}
-    assert not end.has_requests
+    assert not end.ready
     client.close()
 
 
@@ -113,9 +127,9 @@ def test_libzmq_and_the_end_take_each_others_messages_whatever_their_sizes(
     assert [bytes(one) for one in frames] == sent
     assert all(isinstance(one, bytes) for one in frames if len(one) < zmtp.BYTES_FRAME_MIN)
     payload = None if answer_bytes is None else os.urandom(answer_bytes)
-    connection = end.connection(peer)
+    connection = end.peers.get(peer)
     assert connection is not None
-    end.send(connection, b"header", payload, borrows=False)
+    end.send(connection, b"header", payload)
     deadline = time.monotonic() + WAIT_S
     while not client.poll(1):
         end.turn()
@@ -138,7 +152,7 @@ def test_libzmq_and_the_end_take_each_others_messages_whatever_their_sizes(
 )
 def test_who_breaks_the_protocol_is_left_and_nobody_else(end: LocalEnd, said: bytes) -> None:
     honest = connected(HELLO)
-    assert end.receive() is None
+    assert taken(end) is None
     bad = connected(said)
     assert is_ended(bad, end)
     honest.sendall(frame(b"still here"))
@@ -148,8 +162,8 @@ def test_who_breaks_the_protocol_is_left_and_nobody_else(end: LocalEnd, said: by
 
 
 def test_who_does_not_say_who_it_is_is_left(end: LocalEnd, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unix_server, "HANDSHAKE_S", 0.1)
-    monkeypatch.setattr(unix_server, "SWEEP_S", 0.05)
+    monkeypatch.setattr(request_server, "HANDSHAKE_S", 0.1)
+    monkeypatch.setattr(request_server, "SWEEP_S", 0.05)
     silent, honest = connected(), connected(HELLO)
     assert is_ended(silent, end)
     honest.sendall(frame(b"later"))
@@ -161,8 +175,8 @@ def test_who_does_not_say_who_it_is_is_left(end: LocalEnd, monkeypatch: pytest.M
 def test_a_loop_that_was_held_up_blames_no_client_for_it(
     end: LocalEnd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    times = itertools.count(0.0, 10 * unix_server.HANDSHAKE_S)
-    monkeypatch.setattr(unix_server, "monotonic", lambda: next(times))
+    times = itertools.count(0.0, 10 * request_server.HANDSHAKE_S)
+    monkeypatch.setattr(request_server, "monotonic", lambda: next(times))
     client = connected(HELLO, frame(b"said at once"))
     assert next_of(end)[1] == [b"said at once"]
     client.close()
@@ -198,15 +212,15 @@ def test_who_pings_and_reads_nothing_is_left(end: LocalEnd) -> None:
 def test_who_reads_nothing_for_long_is_left_with_what_is_kept(
     end: LocalEnd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unix_server, "SWEEP_S", 0.05)
+    monkeypatch.setattr(request_server, "SWEEP_S", 0.05)
     monkeypatch.setattr(end, "_unsent_s_max", 0.3)
     client, connection = asked(end)
     payload = bytes(1 << 22)
-    kept = end.send(connection, b"header", payload, borrows=True)
-    assert kept is not None
+    assert end.send(connection, b"header", payload)
+    (kept,) = connection.unsent.kept
     assert end.has_unread
     deadline = time.monotonic() + WAIT_S
-    while end.connection(connection.peer) is not None:
+    while end.peers.get(connection.peer) is not None:
         assert not kept.done
         assert time.monotonic() < deadline, "it is kept without end"
         end.turn()
@@ -220,8 +234,7 @@ def test_no_more_is_kept_for_a_client_than_was_said(end: LocalEnd) -> None:
     payload = bytes(100_000)
     in_kernel_max = connection.end.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) // len(payload)
     count = 0
-    while not end.is_full(connection):
-        end.send(connection, b"header", payload, borrows=True)
+    while end.send(connection, b"header", payload) is not None:
         count += 1
     assert ANSWERS_MAX <= count <= ANSWERS_MAX + in_kernel_max
     client.close()
@@ -229,11 +242,14 @@ def test_no_more_is_kept_for_a_client_than_was_said(end: LocalEnd) -> None:
 
 def test_a_copy_is_kept_of_memory_that_is_not_lent(end: LocalEnd) -> None:
     client, connection = asked(end)
-    reused = bytearray(b"x" * 500_000)
-    assert end.send(connection, b"header", reused, borrows=False) is not None
-    reused[:] = b"y" * 500_000
+    size, count = ZERO_COPY_BYTES_MIN - 1, 0
+    reused = bytearray(b"x" * size)
+    while not connection.unsent.kept:
+        end.send(connection, b"header", reused)
+        count += 1
+    reused[:] = b"y" * size
     found = bytearray()
-    while len(found) < 500_000:
+    while len(found) < count * size:
         end.turn()
         found += client.recv(1 << 20)
     assert b"y" not in found.replace(b"READY", b"").replace(b"Socket-Type", b"")
@@ -256,21 +272,23 @@ def test_answers_together_are_one_write_for_each_client_in_their_order(
     writes: list[LocalConnection] = []
     write = LocalConnection.write
 
-    def counted(connection: LocalConnection, parts: Sequence[zmtp.Payload]) -> int:
+    def counted(
+        connection: LocalConnection, parts: Sequence[zmtp.Sendable], lends: bool = True
+    ) -> zmtp.KeptMessage | None:
         writes.append(connection)
-        return write(connection, parts)
+        return write(connection, parts, lends)
 
     monkeypatch.setattr(LocalConnection, "write", counted)
     with end.together():
         for answer in (b"a", b"b", b"c"):
-            end.send(to_one, answer, None, borrows=False)
-        end.send(to_two, b"d", None, borrows=False)
+            end.send(to_one, answer, None)
+        end.send(to_two, b"d", None)
         assert writes == []
     assert writes == [to_one, to_two]
     wanted = frame(b"a") + frame(b"b") + frame(b"c")
     assert heard(one, len(wanted)) == wanted
     assert heard(two, len(frame(b"d"))) == frame(b"d")
-    end.send(to_one, b"e", None, borrows=False)
+    end.send(to_one, b"e", None)
     assert len(writes) == 3, "afterwards each goes at once"
     one.close()
     two.close()
@@ -279,9 +297,9 @@ def test_answers_together_are_one_write_for_each_client_in_their_order(
 def test_an_answer_with_a_payload_goes_after_those_before_it(end: LocalEnd) -> None:
     client, connection = asked(end)
     with end.together():
-        end.send(connection, b"a", None, borrows=False)
-        end.send(connection, b"b", b"payload", borrows=False)
-        end.send(connection, b"c", None, borrows=False)
+        end.send(connection, b"a", None)
+        end.send(connection, b"b", b"payload")
+        end.send(connection, b"c", None)
     wanted = frame(b"a") + frame(b"b", more=True) + frame(b"payload") + frame(b"c")
     assert heard(client, len(wanted)) == wanted
     client.close()
@@ -291,16 +309,16 @@ def test_answers_together_go_though_something_fails_and_somebody_left(end: Local
     (one, to_one), (two, to_two) = asked(end), asked(end)
     one.close()
     with pytest.raises(RuntimeError, match="in between"), end.together():
-        end.send(to_one, b"a", None, borrows=False)
-        end.send(to_two, b"b", None, borrows=False)
+        end.send(to_one, b"a", None)
+        end.send(to_two, b"b", None)
         raise RuntimeError("in between")
     assert heard(two, len(frame(b"b"))) == frame(b"b")
-    assert end.connection(to_one.peer) is None
+    assert end.peers.get(to_one.peer) is None
     two.close()
     with end.together():
         for payload in (None, b"payload"):
-            end.send(to_two, b"c", payload, borrows=False)
-    assert end.connection(to_two.peer) is None
+            end.send(to_two, b"c", payload)
+    assert end.peers.get(to_two.peer) is None
 
 
 def test_what_a_client_does_not_take_of_answers_together_is_kept(end: LocalEnd) -> None:
@@ -308,10 +326,10 @@ def test_what_a_client_does_not_take_of_answers_together_is_kept(end: LocalEnd) 
     long = [bytes([number]) * 60_000 for number in range(20)]
     with end.together():
         for answer in long:
-            end.send(connection, answer, None, borrows=False)
+            end.send(connection, answer, None)
     assert connection.unsent.kept
     with end.together():
-        end.send(connection, b"last", None, borrows=False)
+        end.send(connection, b"last", None)
     wanted = b"".join(map(frame, long)) + frame(b"last")
     client.settimeout(0.01)
     found, deadline = bytearray(), time.monotonic() + WAIT_S
@@ -333,29 +351,29 @@ def test_who_left_is_forgotten_and_what_it_asked_is_still_there(end: LocalEnd) -
     assert frames == [b"asked"]
     assert next_of(end) == (peer, [b"asked again"])
     deadline = time.monotonic() + WAIT_S
-    while end.connection(peer) is not None:
-        assert end.receive() is None
+    while end.peers.get(peer) is not None:
+        assert taken(end) is None
         assert time.monotonic() < deadline
 
 
 def test_an_answer_to_who_left_says_so(end: LocalEnd) -> None:
     client, connection = asked(end)
     client.close()
-    end.send(connection, b"header", None, borrows=False)
+    end.send(connection, b"header", None)
     assert connection.is_gone
-    assert end.connection(connection.peer) is None
+    assert end.peers.get(connection.peer) is None
 
 
 def test_without_descriptors_clients_wait_and_come_in_later(
     end: LocalEnd, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(unix_server, "SWEEP_S", 0.05)
+    monkeypatch.setattr(request_server, "SWEEP_S", 0.05)
     client = connected(HELLO, frame(b"asked"))
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))  # whatever is closed meanwhile
     try:
         end.turn()
-        assert end.receive() is None
+        assert taken(end) is None
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert "a client of this machine has to wait" in [one.message for one in caplog.records]
@@ -366,4 +384,4 @@ def test_without_descriptors_clients_wait_and_come_in_later(
 @pytest.mark.parametrize("endpoint", ["ipc:///tmp/a-file", "tcp://127.0.0.1:0", "ipc://@", ""])
 def test_other_addresses_are_refused(endpoint: str) -> None:
     with pytest.raises(OSError, match="abstract name"):
-        LocalEnd(endpoint, FRAME_BYTES_MAX, ANSWERS_MAX, UNSENT_S_MAX)
+        LocalEnd(endpoint, FRAME_BYTES_MAX, ANSWERS_MAX, UNSENT_S_MAX, Owed())

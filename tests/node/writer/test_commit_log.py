@@ -48,8 +48,10 @@ def test_a_full_segment_ends_with_a_filler_that_says_what_is_left(tmp_path: Path
 
 def test_a_request_that_leaves_exactly_eight_bytes_fits(tmp_path: Path) -> None:
     log = open_log(tmp_path)
-    assert log.fits(SEGMENT_BYTES - 8)
-    assert not log.fits(SEGMENT_BYTES - 7)
+    log.make_room(SEGMENT_BYTES - 8)
+    assert log.end == 0
+    log.make_room(SEGMENT_BYTES - 7)
+    assert log.end == SEGMENT_BYTES
     log.close(unlink_next=True)
 
 

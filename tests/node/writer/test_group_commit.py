@@ -2,8 +2,7 @@
 
 from node.runtime.settings import Settings
 from node.writer.appender import AppendRequest
-from node.writer.group_commit import GroupCommit
-from node.writer.requests import PendingRequest
+from node.writer.requests import GroupCommit, PendingRequest
 
 
 def request(number: int, offset: int, size: int = 10) -> PendingRequest:
@@ -19,10 +18,10 @@ def test_a_flush_answers_exactly_those_that_it_covers() -> None:
     waiting = GroupCommit(Settings())
     for number in range(5):
         waiting.put(request(number, 10 * number), now=100.0)
-    assert numbers(waiting.flushed(9)) == []
-    assert numbers(waiting.flushed(29)) == [0, 1]
-    assert numbers(waiting.flushed(50)) == [2, 3, 4]
-    assert len(waiting) == 0
+    assert numbers(waiting.reached(9)) == []
+    assert numbers(waiting.reached(29)) == [0, 1]
+    assert numbers(waiting.reached(50)) == [2, 3, 4]
+    assert waiting.count == 0
 
 
 def test_who_waited_sync_flush_timeout_is_taken_out_once() -> None:
@@ -31,7 +30,7 @@ def test_who_waited_sync_flush_timeout_is_taken_out_once() -> None:
     waiting.put(request(2, 10), now=101.0)
     assert numbers(waiting.overdue(104.9)) == []
     assert numbers(waiting.overdue(105.0)) == [1]
-    assert numbers(waiting.flushed(100)) == [2]
+    assert numbers(waiting.reached(100)) == [2]
 
 
 def test_the_number_and_the_bytes_that_wait_are_bounded() -> None:
@@ -42,5 +41,5 @@ def test_the_number_and_the_bytes_that_wait_are_bounded() -> None:
             assert not waiting.is_full
             waiting.put(request(number, 10 * number), now=100.0)
         assert waiting.is_full
-        waiting.flushed(10)
+        waiting.reached(10)
         assert not waiting.is_full

@@ -19,7 +19,7 @@ from node.writer.log.ahead import (
     PagePrefetch,
     next_pages,
 )
-from tests.support.rolling_log import check_that_it_rolls
+from tests.support.rolling_log import check_that_it_rolls, claim
 
 SEGMENT_BYTES = 32 << 20
 WAIT_S = 60.0
@@ -112,9 +112,9 @@ def test_pages_come_ahead_of_a_growing_log_and_no_byte_of_it_changes(
     path = make_file(tmp_path / "segment")
     ahead.begin(path, SEGMENT_BYTES, 0)
     threads = threading.active_count()
-    ahead.claim(PAGES_STEP_BYTES - 1)
+    claim(ahead, PAGES_STEP_BYTES - 1)
     assert threading.active_count() == threads, "a thread for a log that hardly grows"
-    ahead.claim(2 * PAGES_AHEAD_BYTES)
+    claim(ahead, 2 * PAGES_AHEAD_BYTES)
     until(
         lambda: bool(asked.parts) and asked.parts[-1][2] > 3 * PAGES_AHEAD_BYTES - PAGES_STEP_BYTES
     )
@@ -129,7 +129,7 @@ def test_pages_come_in_pieces_behind_everybody_else(
 ) -> None:
     ahead.begin(make_file(tmp_path / "segment"), SEGMENT_BYTES, 0)
     own = os.getpriority(os.PRIO_PROCESS, 0)
-    ahead.claim(2 * PAGES_STEP_BYTES)
+    claim(ahead, 2 * PAGES_STEP_BYTES)
     until(lambda: len(asked.parts) >= PAGES_STEP_BYTES // PIECE_BYTES)
     assert {end - start for _, start, end in asked.parts} == {PIECE_BYTES}
     assert all(before[2] == after[1] for before, after in pairwise(asked.parts))
@@ -142,10 +142,10 @@ def test_after_a_roll_pages_of_the_new_segment_come(
 ) -> None:
     for name in ("old", "new"):
         ahead.begin(make_file(tmp_path / name), SEGMENT_BYTES, 0)
-        ahead.claim(2 * PAGES_STEP_BYTES)
+        claim(ahead, 2 * PAGES_STEP_BYTES)
         until(lambda name=name: name in [part[0] for part in asked.parts])  # type: ignore[misc]
     begun = [part[0] for part in asked.parts].index("new")
-    ahead.claim(4 * PAGES_STEP_BYTES)
+    claim(ahead, 4 * PAGES_STEP_BYTES)
     until(lambda: len(asked.parts) > begun + 1)
     assert {part[0] for part in asked.parts[begun:]} == {"new"}
 
@@ -154,9 +154,9 @@ def test_without_the_file_there_are_no_pages_and_appends_go_on(
     ahead: PagePrefetch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     ahead.begin(tmp_path / "missing", SEGMENT_BYTES, 0)
-    ahead.claim(PAGES_STEP_BYTES)
+    claim(ahead, PAGES_STEP_BYTES)
     until(lambda: "no pages ahead" in caplog.text)
-    ahead.claim(3 * PAGES_STEP_BYTES)
+    claim(ahead, 3 * PAGES_STEP_BYTES)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -7,8 +7,7 @@ import pytest
 from node.runtime.settings import Settings
 from node.store.checkpoints import EpochLine, Floor, Tails, load_epochs, save_tails
 from node.store.opening import open_store
-from node.writer.log.tail import segment_bases
-from node.writer.recovery import carry_out, examine
+from node.writer.recovery import carry_out, examine, segment_bases
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
 from tests.support.golden import STORES, GetStore, facts

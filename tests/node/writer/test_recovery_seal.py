@@ -112,7 +112,7 @@ def test_a_start_that_is_killed_before_it_appends_leaves_the_last_writers_mark(
     root = tmp_path / "store"
     offsets = killed_store(root)
     zero_properties(root, offsets[1])
-    monkeypatch.setattr("node.writer.store.save_owner", _killed)
+    monkeypatch.setattr("node.store.checkpoints.save_owner", _killed)
     with pytest.raises(_KilledError):
         Owner(root)
     assert load_owner(root) == 1

@@ -22,7 +22,7 @@ from node.store.staging_files import (
 )
 from node.store.verify.verify import verify
 from node.writer.log.retention import Clock
-from node.writer.staging.reading import mark
+from node.writer.staging.jobs import mark
 from protocol.record.codec import Record
 from protocol.record.encode import NewMessage, encode_message
 from tests.crash.publications import (

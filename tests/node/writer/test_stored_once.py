@@ -395,7 +395,7 @@ def test_a_table_keeps_the_newest_keys_in_bounded_memory() -> None:
             hashes, offsets = zip(*rows, strict=True)
             table.put_many(np.array(hashes, np.int32), np.array(offsets, np.int64))
         asked = [rng.randrange(300) * 7 for _ in range(rng.choice([1, 50]))]
-        found = [(one.row, one.physical_offset) for one in table.find(asked)]
+        found = table.find(asked)
         newest = len(entered) - 1_000
         for row, key_hash in enumerate(asked):
             wanted = {at for own, at in entered if own == key_hash}

@@ -1,14 +1,12 @@
 """What a node that delivers nothing says of delayed messages, also where their files are odd."""
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from node.runtime.run_files import read_timer_state
 from node.runtime.state_page import run_dir
-from node.writer.undelivered import Undelivered
+from node.writer.delays import Undelivered
 from protocol.derived.file_layouts import QUEUE_UNIT, UNIT_BYTES, QueueUnit
 from protocol.ids import Queue
 from protocol.names import (
@@ -25,7 +23,7 @@ LEVEL = Queue(SCHEDULE_TOPIC, 1)
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Any:
+def root(tmp_path: Path) -> Path:
     """Three messages wait at level 2."""
     run_dir(tmp_path).mkdir(parents=True)
     (tmp_path / "config").mkdir()
@@ -33,12 +31,7 @@ def store(tmp_path: Path) -> Any:
     folder.mkdir(parents=True)
     units = b"".join(QUEUE_UNIT.pack(QueueUnit(100 * n, 100, DUE_MS + n)) for n in range(3))
     (folder / offset_file_name(0)).write_bytes(units)
-    tails = {LEVEL: 3}
-    return SimpleNamespace(
-        root=tmp_path,
-        delays=SimpleNamespace(delivers=False),
-        placement=SimpleNamespace(tails=tails),
-    )
+    return tmp_path
 
 
 def shown_late_ms(counted: Undelivered, root: Path) -> int:
@@ -46,19 +39,19 @@ def shown_late_ms(counted: Undelivered, root: Path) -> int:
     return read_timer_state(root).late_ms
 
 
-def test_the_first_message_that_waits_is_late(store: Any) -> None:
-    counted = Undelivered(store)
-    assert (counted.count, shown_late_ms(counted, store.root)) == (3, 700)
+def test_the_first_message_that_waits_is_late(root: Path) -> None:
+    counted = Undelivered(root, {LEVEL: 3}, is_delivered=False)
+    assert (counted.count, shown_late_ms(counted, root)) == (3, 700)
 
 
-def test_files_of_a_queue_that_cannot_be_read_do_not_stop_a_start(store: Any) -> None:
-    folder = store.root / CONSUME_QUEUE_DIR / LEVEL.topic / str(LEVEL.queue_id)
+def test_files_of_a_queue_that_cannot_be_read_do_not_stop_a_start(root: Path) -> None:
+    folder = root / CONSUME_QUEUE_DIR / LEVEL.topic / str(LEVEL.queue_id)
     (folder / offset_file_name(7 * UNIT_BYTES)).write_bytes(b"x" * UNIT_BYTES)
-    counted = Undelivered(store)
-    assert (counted.count, shown_late_ms(counted, store.root)) == (3, 0)
+    counted = Undelivered(root, {LEVEL: 3}, is_delivered=False)
+    assert (counted.count, shown_late_ms(counted, root)) == (3, 0)
 
 
-def test_files_of_timers_that_cannot_be_read_do_not_stop_a_start(store: Any) -> None:
+def test_files_of_timers_that_cannot_be_read_do_not_stop_a_start(root: Path) -> None:
     for name in (TIMER_CHECK_FILE, TIMER_WHEEL_FILE, DELAY_OFFSETS_FILE):
-        (store.root / name).mkdir(parents=True)
-    assert Undelivered(store).count == 3
+        (root / name).mkdir(parents=True)
+    assert Undelivered(root, {LEVEL: 3}, is_delivered=False).count == 3
