@@ -11,7 +11,7 @@ from typing import Any
 
 import zmq
 
-import node.reader.answers as lookups
+from node.reader import answers as lookups
 from node.reader.answers import Answer
 from node.reader.follower import ReaderSite, StoreFollower, open_fitting, transfer_limits
 from node.reader.pull_desk import Held, PullDesk, parse_pull

@@ -331,7 +331,9 @@ class LocalTarget:
             return
         old = self.attempt / _OLD_DIR
         disk.make_dir(old)
-        slots = {name: checkpoints.forget_progress(self._root, _WORKERS[name]) for name in self._folders}
+        slots = {
+            name: checkpoints.forget_progress(self._root, _WORKERS[name]) for name in self._folders
+        }
         if CONSUME_QUEUE_DIR in self._folders:
             checkpoints.clear_unfinished(self._root)
         for name in self._folders:
