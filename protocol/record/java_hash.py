@@ -45,16 +45,45 @@ def tags_code(tags: str) -> int:
     return java_hash(tags) if tags else 0
 
 
+def powers_of_31(count: int) -> NDArray[np.uint32]:
+    """31**i mod 2**32 for i in [0, count)."""
+    powers = np.full(max(count, 1), 31, np.uint32)
+    powers[0] = 1
+    return np.multiply.accumulate(powers, dtype=np.uint32)
+
+
 def hash_pieces(
     flat: NDArray[np.uint8], start: NDArray[np.int64], length: NDArray[np.int64]
 ) -> NDArray[np.int32]:
     """Java hashes of the UTF-8 strings `flat[start:start+length]`, all at once.
 
-    Bytes that are not UTF-8 count as `java_text` has them.
+    Bytes that are not UTF-8 count as `java_text` has them. Without the kernel, strings that are not
+    pure ASCII take the plain path one by one.
     """
     compiled = loader.active()
     if compiled is not None:
         return compiled.java_hash(flat, start, length)
-    pieces = zip(start.tolist(), (start + length).tolist(), strict=True)
-    texts = (java_text(flat[begin:end].tobytes()) for begin, end in pieces)
-    return np.fromiter(map(java_hash, texts), np.int32, len(start))
+    hashes, not_ascii = _hashes_of_bytes(flat, start, length)
+    for row in np.flatnonzero(not_ascii).tolist():
+        hashes[row] = java_hash(java_text(bytes(flat[start[row] : start[row] + length[row]])))
+    return hashes
+
+
+def _hashes_of_bytes(
+    flat: NDArray[np.uint8], start: NDArray[np.int64], length: NDArray[np.int64]
+) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+    """The hash of each piece, and which are not ASCII, so that theirs is not right."""
+    if not len(start):
+        return np.empty(0, np.int32), np.empty(0, np.bool_)
+    longest = int(length.max())
+    total = int(length.sum())
+    ends = np.cumsum(length)
+    index = np.arange(total) + np.repeat(start - (ends - length), length)
+    chars = flat[index]
+    weight = powers_of_31(longest)[np.repeat(ends, length) - 1 - np.arange(total)]
+    sums = np.zeros(total + 1, np.uint32)
+    np.cumsum(chars * weight, dtype=np.uint32, out=sums[1:])
+    hashes: NDArray[np.int32] = (sums[ends] - sums[ends - length]).view(np.int32)
+    wide = np.zeros(total + 1, np.int64)
+    np.cumsum(chars >= 0x80, out=wide[1:])
+    return hashes, wide[ends] > wide[ends - length]

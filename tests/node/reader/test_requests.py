@@ -166,7 +166,8 @@ def test_offsets_are_of_one_queue_or_of_all() -> None:
 
 anything = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**64), 2**64) | st.text() | st.binary(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=4,
 )
 fields = st.sampled_from(
     [
@@ -191,7 +192,7 @@ fields = st.sampled_from(
 )
 
 
-@given(st.dictionaries(fields, anything))
+@given(st.dictionaries(fields, anything, max_size=6))
 def test_any_header_is_parsed_or_refused(header: dict[str, Any]) -> None:
     for parse in (parse_get, FIND.parse, SEEK.parse, OFFSETS.parse):
         try:

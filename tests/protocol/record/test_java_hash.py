@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.derived.file_layouts import fold_hash, key_hash
-from protocol.record.java_hash import hash_pieces, java_hash, java_text, tags_code
+from protocol.record.java_hash import hash_pieces, java_hash, java_text, powers_of_31, tags_code
 
 pytestmark = pytest.mark.usefixtures("way")
 
@@ -91,6 +91,11 @@ def test_hashes_of_columns_are_those_of_the_single_texts(
     rows = np.array(data.draw(st.permutations(range(len(pieces)))), np.int64)
     hashes = hash_pieces(flat, start[rows], length[rows])
     assert hashes.tolist() == [java_hash(java_text(pieces[row])) for row in rows]
+
+
+@given(st.integers(0, 200))
+def test_powers_are_those_of_31(count: int) -> None:
+    assert powers_of_31(count).tolist() == [31**i % 2**32 for i in range(max(count, 1))]
 
 
 @pytest.mark.parametrize(
