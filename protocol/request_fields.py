@@ -9,7 +9,7 @@ returns the value to use. `protocol.requests` names them.
 """
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, lru_cache
 from types import UnionType
 from typing import Any, Generic, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
@@ -27,6 +27,8 @@ Check = Callable[[str, Any], Any]
 """Takes the field's name and value, returns the value to use. Raises BadRequest."""
 WAIT_NONE, WAIT_FLUSHED, WAIT_REPLICATED = "none", "flushed", "replicated"
 TAGS_CHARS_MAX = 4_096
+NAMES_KEPT_MAX = 4_096
+"""Names that passed a check, of each kind."""
 KEY_CHARS_MAX = PROPERTIES_BYTES_MAX
 CURSOR_CHARS_MAX = 256
 
@@ -230,7 +232,8 @@ def _text(is_right: Callable[[str], bool], hint: str, what: str = "field ") -> C
             raise BadRequest(f"{what}{name} is {text[:80]!a}", hint)
         return text
 
-    return check
+    # Clients name the same few again and again. What is refused is not kept.
+    return lru_cache(NAMES_KEPT_MAX)(check)
 
 
 stored_topic = _text(names.is_folder_name, "topics are made of % | a-z A-Z 0-9 _ -")

@@ -149,7 +149,7 @@ def trace(client: Client, folder: Path | None, names_all: bool) -> None:
     offset = client.send(TOPIC, b"x" * 100, queue_id=0).queue_offset
 
     def pull() -> None:
-        assert client.pull(TOPIC, 0, offset, max_messages=1).count == 1
+        assert client.pull(TOPIC, 0, offset, max_messages=1).status == "FOUND"
 
     client.pull(TOPIC, 0, offset, wait=10.0)
     sends = measure(client, lambda: client.send(TOPIC, b"x" * 100), folder, "writer")

@@ -127,7 +127,7 @@ def faults(tmp_path: Path, fault_library: Path) -> DiskFaults:
 def way(request: pytest.FixtureRequest) -> Iterator[str]:
     """`compiled` or `numpy`: which of the two the module's tests run with."""
     wanted: str = request.param
-    found = loader.active() if wanted == "compiled" else None
+    found = loader.kernel if wanted == "compiled" else None
     if wanted == "compiled" and found is None:
         pytest.skip("this installation has no compiled kernel")
     with loader.using(found):

@@ -74,7 +74,7 @@ def unit_groups(
         requests = DispatchRequests(columns, requests.delay_levels_ms)
         if not len(columns):
             return iter(())
-    compiled = loader.active()
+    compiled = loader.kernel
     found = None if compiled is None else _compiled(compiled, requests, own)
     return _plain(requests, own) if found is None else _groups(*found)
 

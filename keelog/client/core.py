@@ -153,7 +153,8 @@ class ClientCore:
 
         Raises the error that came instead.
         """
-        self.check()
+        if self._forks != _forks:
+            self.check()
         if get_ident() in (self.io.ident, self.reading.ident):
             raise exchange.no_waiting_here()
         decision: exchange.Decision | None = None

@@ -312,7 +312,7 @@ def split_records(payload: Readable, sizes: NDArray[np.uint32]) -> list[Message]
     """The records as messages. Where there is the compiled kernel it verifies them at once."""
     data = bytes(payload)
     whole = 0
-    compiled = loader.active()
+    compiled = loader.kernel
     if compiled is not None and len(sizes) > _COMPILED_ABOVE:
         whole = whole_records(compiled, np.frombuffer(data, np.uint8), sizes)
     places = pairwise(accumulate(sizes.tolist(), initial=0))

@@ -217,7 +217,8 @@ class Gateway:
         follower, now = self._follower, time.monotonic()
         follower.begin_turn(now, is_rung)
         follower.end_turn(now)
-        if follower.beat(now, self.service.requests):
+        if now >= follower.beat_at:
+            follower.beat(now, self.service.requests)
             process.met_damage.turn(now)
         if now >= self._look_at:
             self._look_at = now + LOOK_S

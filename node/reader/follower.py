@@ -84,7 +84,8 @@ class StoreFollower:
         self._wake_at = NEVER
         self._end = 0
         self._grew_at = time.monotonic()
-        self._heartbeat_at = 0.0
+        self.beat_at = 0.0
+        """When the next heartbeat is due."""
         self._reopen_check_at = 0.0
 
     def begin_turn(self, now: float, is_rung: bool) -> None:
@@ -133,7 +134,7 @@ class StoreFollower:
     def is_anything_due(self, now: float) -> bool:
         """True if a turn without an event has work: most ticks while pulls wait have none."""
         desk = self.desk
-        if desk.unfinished or desk.undecided or now - self._heartbeat_at >= HEARTBEAT_S:
+        if desk.unfinished or desk.undecided or now >= self.beat_at:
             return True
         if desk.tail.follows and self._pages.readable() != desk.tail.end:
             return True
@@ -195,11 +196,9 @@ class StoreFollower:
         self._wake_at = wake_at
         self._page.publish(wake_at=wake_at)
 
-    def beat(self, now: float, requests: int) -> bool:
-        """Gives the heartbeat when it is due, and says so. `requests`: how many were answered."""
-        if now - self._heartbeat_at < HEARTBEAT_S:
-            return False
-        self._heartbeat_at = now
+    def beat(self, now: float, requests: int) -> None:
+        """Gives the heartbeat. `requests`: how many were answered."""
+        self.beat_at = now + HEARTBEAT_S
         self._page.beat(now_ms())
         self._page.publish(
             requests=requests,
@@ -207,7 +206,6 @@ class StoreFollower:
             epoch=self._epoch,
             dispatched=self.desk.store.followed,
         )
-        return True
 
     def stop(self) -> None:
         """Serves the held pulls with what there is."""

@@ -91,11 +91,12 @@ class ReaderService:
         if isinstance(received, BadFrames):
             self._refuse(received.peer, received.request_id, "", received.error)
             return
+        header: Header = {}
         number, operation = 0, ""
         try:
             header = frames.unpack(received.header, HEADER_BYTES_MAX)
-            number = frames.request_id(header)
             operation = frames.check_envelope(header)
+            number = header["id"]
             if received.payload is not None:
                 raise errors.BadRequest("a reader takes one frame, two came")
             if operation == PULL:
@@ -106,7 +107,7 @@ class ReaderService:
                 return
             found = lookups.look_again(desk.store, lambda: self._answer(operation, header, now))
         except (errors.MqError, OSError) as error:
-            number = number or frames.id_within(received.header)
+            number = frames.request_id(header) or frames.id_within(received.header)
             place = str(desk.store.root)
             # No name for the refusal: its traceback would keep this frame, and the request, alive.
             self._refuse(received.peer, number, operation, as_refusal(error, place))
@@ -285,7 +286,8 @@ class Reader:
             log.warning("not done for now", extra=fields(why=error))
         elif not disk.is_passing(error):
             raise error
-        if self._follower.beat(now, self.service.requests):
+        if now >= self._follower.beat_at:
+            self._follower.beat(now, self.service.requests)
             self._show(now)
         time.sleep(SHORTAGE_S)
 
@@ -302,7 +304,8 @@ class Reader:
             service.handle(received, now)
         self.was_lone = service.requests - requests == service.look_ups - look_ups == 1
         follower.end_turn(now)
-        if follower.beat(now, service.requests):
+        if now >= follower.beat_at:
+            follower.beat(now, service.requests)
             self._show(now)
 
     def _show(self, now: float) -> None:

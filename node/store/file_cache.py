@@ -132,7 +132,7 @@ class OpenFile:
 
         Raises StoreDamaged when they are not all there.
         """
-        compiled = loader.active()
+        compiled = loader.kernel
         assert compiled is not None
         inside = (position >= 0) & (count >= 0) & (position <= self.size - count)
         assert bool(inside.all())
@@ -158,7 +158,8 @@ class OpenFile:
 
     def view(self) -> memoryview:
         """The whole file as a map, valid as long as the view exists; its length is checked."""
-        self.check()
+        if os.fstat(self._descriptor).st_size < self.size:
+            self.check()
         if self._map is None:
             try:
                 mapped = mmap.mmap(self._descriptor, self.size, access=mmap.ACCESS_READ)
@@ -232,7 +233,7 @@ class OpenFiles:
     @property
     def joins_pieces(self) -> bool:
         """True if `OpenFile.read_pieces` is the best way to read many small pieces."""
-        return loader.active() is not None
+        return loader.kernel is not None
 
     def read_runs(self, runs: Sequence[Run]) -> list[bytes]:
         """The bytes of each run. Raises as `get` and `OpenFile.read` do."""

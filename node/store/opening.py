@@ -446,7 +446,8 @@ class RunningStore(Store):
         shard = self._shard_of(queue) if known is None else known.shard
         if known is not None and known.turn == shard.turn:
             try:
-                known.reader.advance(shard.end)
+                if known.reader.seen_limit != shard.end:
+                    known.reader.advance(shard.end)
             except FileVanished:
                 pass
             else:
@@ -475,8 +476,11 @@ class RunningStore(Store):
             return None
         # All queues of a store have files of one length, whatever the settings say.
         self.queue_file_bytes = files.file_bytes
-        log, begin = self.log, self.removed.begin_of(queue)  # as in StoppedStore: no cycle
-        return queue_files.QueueReader(files, files.first, lambda: max(log.min_offset, begin))
+        bounds, begin = (
+            self.log.bounds,
+            self.removed.begin_of(queue),
+        )  # as in StoppedStore: no cycle
+        return queue_files.QueueReader(files, files.first, lambda: max(bounds.start, begin))
 
     def close(self) -> None:
         self.pages.close()

@@ -327,7 +327,8 @@ class QueueReader:
             self.max_offset = self._derived.first + len(self._derived.units)
             self.first = self._derived.first if files.is_empty else files.first
         self._min: tuple[int, int] | None = None
-        self._seen_limit = -1
+        self.seen_limit = -1
+        """Running store: up to where the log's units are taken in."""
 
     @property
     def queue(self) -> Queue:
@@ -390,8 +391,6 @@ class QueueReader:
 
         Raises FileVanished if the queue's files were replaced: open the queue again.
         """
-        if limit == self._seen_limit:
-            return
         before = self.disk_end
         step = _FIRST_ADVANCE_UNITS
         while True:
@@ -409,12 +408,12 @@ class QueueReader:
             self.files.check_linked(before)
         elif self._min is not None and self._min[1] >= before:
             self._min = None  # of units that are all gone the next one may be the first that is not
-        self._seen_limit = limit
+        self.seen_limit = limit
 
     def rewind(self, limit: int) -> None:
         """Running store: finds the end again; units above `limit` may have been replaced."""
         self.disk_end = self.max_offset = self.files.end_below(limit)
-        self._seen_limit = limit
+        self.seen_limit = limit
         self._min = None
 
     def ends_below(self, horizon: int) -> bool:

@@ -213,7 +213,7 @@ def _is_here(answer: int) -> bool:
 def look_up(data: Bytes, start: Ints, length: Ints) -> dict[bytes, Pieces]:
     """Finds the values of KEYS, TAGS and UNIQ_KEY in each row's properties; the last of a name
     wins."""
-    compiled = loader.active()
+    compiled = loader.kernel
     if compiled is not None:
         found = compiled.find_properties(data, start, length)
     else:
@@ -258,7 +258,7 @@ class IndexKeys(NamedTuple):
 
 def index_keys(requests: DispatchRequests, with_tags: bool = True) -> IndexKeys:
     """The entries of each record: UNIQ_KEY, then each of KEYS, then (5.4 and later) TAGS."""
-    compiled = loader.active()
+    compiled = loader.kernel
     if compiled is not None:
         found = compiled_index_keys(compiled, requests.columns, with_tags)
         if found is not None:

@@ -80,7 +80,7 @@ def put_keys(
     if not len(batch.key_hash):
         return IndexPut(first, np.zeros(0, INDEX_ENTRY.dtype), [], header)
     begin = int(batch.store_timestamp[0]) if first <= 1 else header.begin_timestamp
-    compiled = loader.active()
+    compiled = loader.kernel
     if compiled is not None:
         entries, pages, opened = _enter_compiled(compiled, batch, begin, first, table)
         spans = _spans_of_pages(np.flatnonzero(pages), geometry)

@@ -77,7 +77,7 @@ class Kernel:
 
     def __init__(self, path: str, crc_best: int = CRC_WIDE_FOLDING) -> None:
         library = ctypes.CDLL(path)
-        self._functions: dict[str, Callable[..., Any]] = {}
+        self.functions: dict[str, Callable[..., Any]] = {}
         for signature in SIGNATURES.split():
             name, letters = signature.split(":")
             try:
@@ -85,7 +85,7 @@ class Kernel:
             except AttributeError:
                 raise KernelMismatchError(f"{path} has no function keelog_{name}") from None
             function.restype, *function.argtypes = (TYPES[letter] for letter in letters)
-            self._functions[name] = function
+            self.functions[name] = function
         if (found := self.call("abi")) != ABI:
             raise KernelMismatchError(f"{path} has ABI {found}, not {ABI}")
         self.source: str = self.call("source").decode()
@@ -98,11 +98,7 @@ class Kernel:
         An array goes as its address, and lives until the function returns.
         """
         taken = [address(one) if isinstance(one, np.ndarray) else one for one in arguments]
-        return self._functions[name](*taken)
-
-    def function(self, name: str) -> Callable[..., Any]:
-        """The function itself, for a caller on a hot path. Its arrays go by `address`."""
-        return self._functions[name]
+        return self.functions[name](*taken)
 
     def scan(self, data: Bytes, position: int, base: int, flags: int) -> tuple[Ints, int]:
         """The columns of the whole records from `position` on, and the position after them."""
@@ -180,7 +176,7 @@ class Kernel:
         `start`, then the log offset. For a hot path."""
         size = np.ascontiguousarray(size, np.uint32)
         out = np.empty(len(size) * (len(start) + _OFFSET_CHARS + 1), np.uint8)
-        self._functions["join_ids"](
+        self.functions["join_ids"](
             address(size), len(size), place, start.encode(), len(start), address(out)
         )
         return str(out.data[:-1], "ascii")
@@ -229,12 +225,8 @@ def load(library: str) -> tuple[Kernel | None, str]:
         return None, str(error) if os.access(library, os.F_OK) else ""
 
 
-_active, _unfit = load(path())
-
-
-def active() -> Kernel | None:
-    """The kernel of this process, None without one."""
-    return _active
+kernel, _unfit = load(path())
+"""The kernel of this process, None without one; and why."""
 
 
 def unfit() -> str:
@@ -245,17 +237,17 @@ def unfit() -> str:
 def describe() -> str:
     """What runs, for people: `compiled, carry-less CRC`, `compiled` or `numpy`, and after a colon
     `unfit()`."""
-    if _active is None:
+    if kernel is None:
         return f"numpy: {unfit()}" if _unfit else "numpy"
-    return "compiled, carry-less CRC" if _active.crc_way else "compiled"
+    return "compiled, carry-less CRC" if kernel.crc_way else "compiled"
 
 
 @contextmanager
-def using(kernel: Kernel | None) -> Iterator[None]:
+def using(other: Kernel | None) -> Iterator[None]:
     """Another kernel, or none, for this process, for as long as it lasts: for tests and benches."""
-    global _active
-    before, _active = _active, kernel
+    global kernel
+    before, kernel = kernel, other
     try:
         yield
     finally:
-        _active = before
+        kernel = before

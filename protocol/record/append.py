@@ -73,7 +73,7 @@ class Sealer:
         """`store_host`: IPv4 address and port, which all records get."""
         self._rules = rules
         self._store_host = store_host
-        kernel = loader.active()
+        kernel = loader.kernel
         self.is_compiled = kernel is not None
         """Whether `run` and `put` ever take anything."""
         self._bytes = memoryview(b"")
@@ -85,8 +85,8 @@ class Sealer:
         where the kernel has checked it."""
         if kernel is None:
             return
-        self._run, self._check = kernel.function("append_run"), kernel.function("append_check")
-        self._seal, self._put = kernel.function("append_seal"), kernel.function("put_message")
+        self._run, self._check = kernel.functions["append_run"], kernel.functions["append_check"]
+        self._seal, self._put = kernel.functions["append_seal"], kernel.functions["put_message"]
         request, message = np.zeros(_REQUEST_WORDS, np.int64), np.zeros(32 + _PUT.size, np.uint8)
         host = int.from_bytes(store_host, "big", signed=True)
         request[_HOST : _HOST + 3] = host, rules.max_message_bytes, rules.crc

@@ -49,12 +49,12 @@ class SealedRecord(NamedTuple):
 
 def sealed_at(data: bytes, start: int, offset: int) -> SealedRecord | None:
     """The record at `start` of `data` that names the log offset `offset`; None without one."""
-    compiled = loader.active()
+    compiled = loader.kernel
     if compiled is None:
         record = decode(data, start, offset)
         return SealedRecord.of(record) if isinstance(record, Record) else None
     field = _Fields()
-    if not compiled.function("record_at")(data, len(data), start, offset, field):
+    if not compiled.functions["record_at"](data, len(data), start, offset, field):
         return None
     topic_at, end = field[_TOPIC_START], start + field[_SIZE]
     topic = data[topic_at : topic_at + field[_TOPIC_LENGTH]].decode()
@@ -121,12 +121,12 @@ def fitting_units(kernel: Kernel, units: NDArray[Any], limits: FitLimits) -> int
     """
     *bounds, hot, cold = limits
     wanted = _LIMITS.pack(*bounds, *hot, *cold)
-    return int(kernel.function("fitting_units")(_unit_address(units), len(units), wanted))
+    return int(kernel.functions["fitting_units"](_unit_address(units), len(units), wanted))
 
 
 def unit_bytes(kernel: Kernel, units: NDArray[Any]) -> int:
     """The bytes of all records that units name."""
-    return int(kernel.function("unit_bytes")(_unit_address(units), len(units)))
+    return int(kernel.functions["unit_bytes"](_unit_address(units), len(units)))
 
 
 def copy_messages(
@@ -141,7 +141,7 @@ def copy_messages(
     rows, topic = len(units), queue.topic.encode()
     asked = _unit_address(units), address(int_column(number, rows)), queue.queue_id
     segment, taken = (address(data), len(data), base), (address(out), len(out))
-    copy = kernel.function("copy_messages")
+    copy = kernel.functions["copy_messages"]
     return int(copy(*segment, rows, *asked, topic, len(topic), *taken))
 
 
@@ -154,5 +154,5 @@ def _unit_address(units: NDArray[Any]) -> int:
 def whole_records(kernel: Kernel, data: Bytes, sizes: NDArray[np.uint32]) -> int:
     """How many of the records, back to back in `data`, are whole before one is not."""
     sizes = np.ascontiguousarray(sizes, np.uint32)
-    whole = kernel.function("whole_records")
+    whole = kernel.functions["whole_records"]
     return int(whole(address(data), len(data), len(sizes), address(sizes)))

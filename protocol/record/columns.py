@@ -114,7 +114,7 @@ def scan(
     the writer has not filled in yet, of which only the body's checksum counts.
     """
     buffer = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
-    compiled = loader.active()
+    compiled = loader.kernel
     numbers = array("q")
     if compiled is not None:
         flags = loader.VERIFY * verify | loader.SEALED * sealed
@@ -156,7 +156,7 @@ def _columns(buffer: Bytes, numbers: "array[int]") -> RecordColumns:
 
 def group_topics(columns: RecordColumns) -> tuple[list[str], Ints]:
     """The topics in order of appearance, and each record's place among them."""
-    compiled = loader.active()
+    compiled = loader.kernel
     if compiled is not None:
         ids, first = compiled.group(columns.data, columns.topic_start, columns.topic_length)
         topics = [columns.piece(columns.topic_start, columns.topic_length, row) for row in first]
@@ -187,7 +187,7 @@ def gather_verified(
     Whole: of that size in bytes and at that log offset, with lengths that agree with each other
     and the right checksum. The columns of the others mean nothing. A `start` may lie anywhere.
     """
-    compiled = loader.active()
+    compiled = loader.kernel
     if compiled is not None:
         block, good = compiled.gather(buffer, start, size, place)
         return RecordColumns(buffer, *block), good

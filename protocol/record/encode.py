@@ -282,7 +282,7 @@ def encode_columns(draft: BatchDraft, crc: bool, max_message_bytes: int) -> Enco
             f"{len(draft.keys)} keys for {len(draft.sizes)} bodies",
             "give each message its keys, or leave keys out",
         )
-    compiled = loader.active()
+    compiled = loader.kernel
     found = None
     if compiled is not None and max(draft.sizes) <= max_message_bytes:
         found = _encode_compiled(compiled, draft, crc)
@@ -361,7 +361,7 @@ def _encode_compiled(compiled: Kernel, draft: BatchDraft, crc: bool) -> EncodedB
     head = 4 + 4 * rows
     out = np.empty(head + room, np.uint8)
     sizes = struct.pack(f"={rows}q", *draft.sizes)
-    encode = compiled.function("encode_batch")
+    encode = compiled.functions["encode_batch"]
     size = encode(numbers, shared, draft.bodies, sizes, address(out))
     if size < 0:
         return None

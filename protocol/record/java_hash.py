@@ -60,7 +60,7 @@ def hash_pieces(
     Bytes that are not UTF-8 count as `java_text` has them. Without the kernel, strings that are not
     pure ASCII take the plain path one by one.
     """
-    compiled = loader.active()
+    compiled = loader.kernel
     if compiled is not None:
         return compiled.java_hash(flat, start, length)
     hashes, not_ascii = _hashes_of_bytes(flat, start, length)

@@ -112,12 +112,12 @@ def encode_items(
 ) -> tuple[EncodedBatch, Sequence[str]] | None:
     """The records of the messages in `items`, and the unique key of each; with `crc` they have room
     for the checksum."""
-    kernel = loader.active()
+    kernel = loader.kernel
     if kernel is None:
         return None
     data = np.frombuffer(items, np.uint8)
     place = address(data)
-    rows = kernel.function("count_items")(place, len(data))
+    rows = kernel.functions["count_items"](place, len(data))
     if not 0 < rows <= BATCH_ITEMS_MAX:
         return None
     empty = pack_fields(
@@ -134,7 +134,7 @@ def encode_items(
     head = 4 * (1 + 3 * rows)
     out = np.empty(head + room, np.uint8)
     shared = empty + names
-    size = kernel.function("encode_items")(numbers, shared, place, address(out))
+    size = kernel.functions["encode_items"](numbers, shared, place, address(out))
     if size < 0:
         return None
     found, records = out[:head].view(np.uint32), out[head : head + size]

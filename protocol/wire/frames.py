@@ -5,7 +5,7 @@ docs/protocol.md is the text for people. Everything that arrives is bounded befo
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, TypeGuard
+from typing import Any
 
 import msgpack
 
@@ -152,7 +152,7 @@ def _load_map(frame: bytes | memoryview, what: str, rules: Mapping[str, Any]) ->
 def request_id(header: Header) -> int:
     """The request's id, 0 when it has no usable one, so that every answer can name it."""
     value = header.get("id")
-    return value if _is_request_id(value) else 0
+    return value if type(value) is int and 0 <= value <= REQUEST_ID_MAX else 0
 
 
 def id_within(frame: bytes | memoryview) -> int:
@@ -170,10 +170,6 @@ def id_within(frame: bytes | memoryview) -> int:
     return 0
 
 
-def _is_request_id(value: Any) -> TypeGuard[int]:
-    return type(value) is int and 0 <= value <= REQUEST_ID_MAX
-
-
 def check_envelope(header: Header) -> str:
     """The operation's name. Raises UnknownOperation for another version, BadRequest for no name."""
     version = header.get("v")
@@ -184,7 +180,8 @@ def check_envelope(header: Header) -> str:
     operation = header.get("op")
     if not isinstance(operation, str):
         raise BadRequest("the header has no operation", "name it as op")
-    if not _is_request_id(header.get("id")):
+    number = header.get("id")
+    if type(number) is not int or not 0 <= number <= REQUEST_ID_MAX:
         raise BadRequest(f"the header has no id in [0, {REQUEST_ID_MAX}]", "number your requests")
     return operation
 

@@ -57,7 +57,7 @@ def test_tasks_of_any_kind_get_their_own_receipts(node: FakeNode) -> None:
         assert record.properties.get("KEYS") == (f"k{n}" if n % 5 == 2 else None)
 
 
-@pytest.mark.skipif(loader.active() is None, reason="columns need the kernel")
+@pytest.mark.skipif(loader.kernel is None, reason="columns need the kernel")
 def test_plain_sends_of_one_turn_share_requests_and_the_first_go_early(node: FakeNode) -> None:
     async def main() -> None:
         async with keelog.aio.connect(node.url, timeout=WAIT_S) as mq:
@@ -179,7 +179,7 @@ async def send_until_carried(mq: keelog.aio.Client, carried: Carried) -> None:
     carried.clear()
 
 
-@pytest.mark.skipif(loader.active() is None, reason="columns need the kernel")
+@pytest.mark.skipif(loader.kernel is None, reason="columns need the kernel")
 def test_the_loop_carries_plain_sends_itself_refused_and_repeated_ones_too(
     node: FakeNode, carried: Carried
 ) -> None:
@@ -198,7 +198,7 @@ def test_the_loop_carries_plain_sends_itself_refused_and_repeated_ones_too(
     asyncio.run(main())
 
 
-@pytest.mark.skipif(loader.active() is None, reason="columns need the kernel")
+@pytest.mark.skipif(loader.kernel is None, reason="columns need the kernel")
 @pytest.mark.parametrize("same_port", [True, False])
 def test_the_loop_finds_a_writer_that_came_back(
     node: FakeNode, carried: Carried, same_port: bool
@@ -222,7 +222,7 @@ def test_the_loop_finds_a_writer_that_came_back(
     assert (bodies.count(b"lost"), bodies.count(b"after")) == (1, 1)
 
 
-@pytest.mark.skipif(loader.active() is None, reason="columns need the kernel")
+@pytest.mark.skipif(loader.kernel is None, reason="columns need the kernel")
 def test_a_node_that_takes_its_time_keeps_its_connection_while_others_send(
     node: FakeNode, carried: Carried, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,7 +248,7 @@ def test_a_node_that_takes_its_time_keeps_its_connection_while_others_send(
     asyncio.run(main())
 
 
-@pytest.mark.skipif(loader.active() is None, reason="columns need the kernel")
+@pytest.mark.skipif(loader.kernel is None, reason="columns need the kernel")
 @pytest.mark.parametrize("in_loop", [True, False], ids=["in the loop", "by another thread"])
 def test_closing_tells_a_task_that_nobody_knows(
     node: FakeNode, carried: Carried, in_loop: bool

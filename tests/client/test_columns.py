@@ -34,7 +34,7 @@ IP = b"\x7f\x00\x00\x01"
 ROOM = 1_000_000
 BORN = slice(SHORT_HEAD.offsets["born_timestamp"], SHORT_HEAD.offsets["born_ip"])
 
-needs_kernel = pytest.mark.skipif(loader.active() is None, reason="columns need the kernel")
+needs_kernel = pytest.mark.skipif(loader.kernel is None, reason="columns need the kernel")
 
 
 class FakeIo(IoThread):

@@ -111,7 +111,7 @@ def test_a_property_that_is_not_stored_as_it_is_leaves_the_kernel_out(
 ) -> None:
     monkeypatch.setattr(sends, "batch_items", lambda _: pytest.fail("the plain way"))
     plain = encoded(0, b"b", KEY)
-    if loader.active() is not None:
+    if loader.kernel is not None:
         assert outcome(True, plain, HOSTS[0], "t")[3] == ["AC1100010000000000000000A1B2"]
     with pytest.raises(pytest.fail.Exception):
         outcome(True, plain + encoded(0, b"b", KEY + f"{name}\x011\x02".encode()), HOSTS[0], "t")

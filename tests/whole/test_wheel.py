@@ -171,10 +171,10 @@ def test_an_installation_reads_a_store_with_spark(installed: Path, golden: GetSt
 def test_with_a_compiler_the_wheel_holds_the_kernel_for_this_machine(tmp_path: Path) -> None:
     if hatch_build.compiler() is None:
         pytest.skip("no C compiler")
-    before = Path(loader.path()).stat().st_mtime_ns if loader.active() else None
+    before = Path(loader.path()).stat().st_mtime_ns if loader.kernel else None
     with wheel(tmp_path, {loader.SWITCH: "on"}) as found:
         assert "-py3-none-linux_" in (found.filename or "")
         library = Path(found.extract(f"keelog/protocol/kernel/{loader.FILE}", tmp_path))
     assert loader.Kernel(str(library)).columns > 0
-    after = Path(loader.path()).stat().st_mtime_ns if loader.active() else None
+    after = Path(loader.path()).stat().st_mtime_ns if loader.kernel else None
     assert after == before, "building a wheel changed the tree"

@@ -127,7 +127,7 @@ class MessageKind(NamedTuple):
 
 def kind_of(topic: str, options: MessageOptions, routes: Routes) -> MessageKind | None:
     """None where each message has to be encoded by itself, be it only for its error."""
-    if not options.keys() <= COLUMN_OPTIONS or loader.active() is None:
+    if not options.keys() <= COLUMN_OPTIONS or loader.kernel is None:
         return None
     tags, queue_id = options.get("tags") or "", options.get("queue_id")
     if queue_id is None:

@@ -156,7 +156,7 @@ class BatchReceipt(Sequence[Receipt]):
 
     def joined_ids(self) -> str:
         """The message ids with commas between them, as RocketMQ's clients get them."""
-        kernel = loader.active()
+        kernel = loader.kernel
         if kernel is not None and not self._repeats:
             return kernel.join_ids(self._id_start, self.physical_offset, self._sizes)
         places = self.physical_offsets.astype(">i8").tobytes().hex(",", 8).upper()

@@ -54,7 +54,7 @@ def pieces(data: Bytes, start: Ints, length: Ints) -> pa.BinaryArray:
     count = len(start)
     if not count:
         return pa.array([], pa.binary())
-    compiled = loader.active()
+    compiled = loader.kernel
     if compiled is not None:
         flat, offsets = compiled.join_arrow(data, start, length)
         return pa.BinaryArray.from_buffers(

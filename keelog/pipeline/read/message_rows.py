@@ -119,7 +119,7 @@ class MessageRows:
     @property
     def properties(self) -> pa.MapArray:
         """All properties; of a repeated name the last counts."""
-        columns, compiled = self.columns, loader.active()
+        columns, compiled = self.columns, loader.kernel
         where = columns.properties_start, columns.properties_length
         found = None if compiled is None else compiled.pairs(columns.data, *where)
         if found is not None:

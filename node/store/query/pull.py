@@ -234,7 +234,7 @@ def _scan_file(
 def _scan(log: LogReader, units: Units, request: PullRequest) -> Scanned:
     """Scans compiled where that is faster; the plain loop does the rest."""
     if request.tags is None and len(units) > ONE_BY_ONE_MAX:
-        compiled, memory_bytes = loader.active(), request.limits.memory_bytes
+        compiled, memory_bytes = loader.kernel, request.limits.memory_bytes
         if compiled is not None:
             hot_bytes = -1 if memory_bytes is None else memory_bytes
             place = log.min_offset, log.end, log.segment_bytes, hot_bytes
@@ -327,7 +327,7 @@ def verified_bytes(log: LogReader, messages: MessageUnits) -> tuple[Payload, int
     All must be within the log. Raises StoreDamaged if the segment of the first record cannot be
     opened; a later such record counts as damaged.
     """
-    compiled = loader.active() if len(messages.units) > COMPILED_ABOVE else None
+    compiled = loader.kernel if len(messages.units) > COMPILED_ABOVE else None
     if compiled is not None:
         return _copied_bytes(compiled, log, messages)
     offsets, sizes = messages.units["physical_offset"].tolist(), messages.units["size"].tolist()

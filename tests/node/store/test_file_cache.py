@@ -12,7 +12,7 @@ from protocol.errors import StoreDamaged
 from protocol.kernel import loader
 
 needs_kernel = pytest.mark.skipif(
-    loader.active() is None, reason="this installation has no compiled kernel"
+    loader.kernel is None, reason="this installation has no compiled kernel"
 )
 DATA = bytes(range(251)) * 400
 PLACES = np.array([0, 7, 7, 5000, 5008, 90_000, 100_390])

@@ -111,7 +111,7 @@ def test_the_kernel_answers_what_the_brokers_loop_answers(
     units = queue.units(number, data.draw(st.integers(1, 300)))
     plain = pull.plain_scan(store.log, units, request)
     assert plain == brokers_loop(store.log, units, request)
-    if request.tags is None and loader.active() is not None:
+    if request.tags is None and loader.kernel is not None:
         short = pull._scan(store.log, units, request)
         assert short._replace(rows=list(short.rows)) == plain
 

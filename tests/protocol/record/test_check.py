@@ -79,7 +79,7 @@ def copied(
 
 
 def assert_compiled_agrees(data: bytes, wanted: WantedRecords, expected: int) -> None:
-    compiled = loader.active()
+    compiled = loader.kernel
     if compiled is None:
         return
     for base in {0, min(wanted.offsets, default=0)}:
