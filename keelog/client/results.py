@@ -163,6 +163,7 @@ class NodeStatus:
 
     @classmethod
     def of(cls, fields: Fields) -> "NodeStatus":
+        """Of an answer to `status`."""
         return cls(
             ready=bool(fields.get("ready")),
             store=str(fields.get("store", "")),
@@ -189,6 +190,7 @@ class Health:
 
     @classmethod
     def of(cls, fields: Fields) -> "Health":
+        """Of an answer to `health`."""
         checks = tuple(
             HealthCheck(c["name"], bool(c["ok"]), str(c.get("detail", "")), bool(c.get("needed")))
             for c in fields.get("checks", ())

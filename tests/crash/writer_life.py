@@ -154,7 +154,7 @@ class FakeServer:
 class NoHints:
     """Every hint is lost."""
 
-    def wake(self, _readable: int, _queues: object = None) -> None:
+    def wake(self, _epoch: int, _readable: int, _queues: object = None) -> None:
         """Nobody hears it."""
 
     def ring_all(self) -> None:

@@ -56,9 +56,12 @@ def test_what_is_beyond_its_queue_is_lowered_before_new_messages_come(tmp_path: 
         assert "delayOffset.json" in node.stderr
         assert "timercheck" in node.stderr
         assert len(stored(node, "timers")) == 7, "what had been delivered came again"
+        # A process that was stopped between its line and its write has lowered nothing.
+        lowered = node.stderr.count("is lowered")
+        assert lowered >= 2
         node.kill("tasks")
         node.wait_all_run()
-        assert node.stderr.count("is lowered") == 2, "its own progress was lowered"
+        assert node.stderr.count("is lowered") == lowered, "its own progress was lowered"
 
 
 def test_ends_that_nobody_heeded_hold_over_further_starts(tmp_path: Path) -> None:
