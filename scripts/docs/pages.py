@@ -77,10 +77,10 @@ def column_tables() -> str:
     columns |= {"messages with schema=kafka": KAFKA.columns, "rows to write": SINK}
     lines: list[str] = []
     for name, found in columns.items():
-        lines += ["", f"### {name}", "", "| column | type | meaning |", "|---|---|---|"]
+        lines += ["", f"### {name}", "", "| column, type | meaning |", "|---|---|"]
         for column in found:
             meaning = column.meaning.replace("|", "\\|")
-            lines.append(f"| `{column.name}` | {column.ddl} | {meaning} |")
+            lines.append(f"| `{column.name}`: {column.ddl} | {meaning} |")
     return "\n".join(lines)
 
 
