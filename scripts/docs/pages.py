@@ -65,10 +65,14 @@ def fill_part(page: Path, name: str, text: str) -> None:
 def settings_table() -> str:
     """One row for each setting, in the order of the code."""
     rows = [
-        f"| `{field.name}` | {value_text(field.default)} | {field.metadata['meaning']} |"
+        f"| {_setting(field.name, value_text(field.default))} | {field.metadata['meaning']} |"
         for field in dataclasses.fields(Settings)
     ]
-    return "\n".join(("| setting | default | what it does |", "|---|---|---|", *rows))
+    return "\n".join(("| setting: default | what it does |", "|---|---|", *rows))
+
+
+def _setting(name: str, default: str) -> str:
+    return f"`{name}`: {default}" if default else f"`{name}`"
 
 
 def column_tables() -> str:
