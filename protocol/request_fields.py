@@ -185,8 +185,8 @@ class RequestForms(NamedTuple):
         lines = [] if self.always is None else self.always.lines()
         for group in self.one_of:
             lines += (line for line in group.lines(is_one_of_several=True) if line not in lines)
-        head = "| request field | type | range | absent | meaning |"
-        return "\n".join((head, "|---|---|---|---|---|", *lines))
+        head = "| request field, type | absent | meaning |"
+        return "\n".join((head, "|---|---|---|", *lines))
 
 
 def out_of_range(name: str, value: int, low: int, high: int) -> BadRequest:
@@ -201,7 +201,8 @@ def _word(annotation: Any) -> str:
 
 
 def _line(name: str, field: Field, absent: str) -> str:
-    cells = (f"`{name}`", field.type, _range(field), absent, field.meaning)
+    kind = ", ".join(filter(None, (field.type, _range(field))))
+    cells = (f"`{name}`: {kind}", absent, field.meaning)
     return "".join(f"| {cell} " if cell else "| " for cell in cells) + "|"
 
 

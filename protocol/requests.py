@@ -29,7 +29,7 @@ FETCH_BYTES_MAX = 4 * 1024 * 1024
 PARTS_MAX = 10_000
 """Stages of one `publish`."""
 RETENTION_HOURS_MAX = 1_000_000
-GROUP_HELP = "the cursor's name, as RocketMQ names a group: 1 to 255 of `% \\| a-z A-Z 0-9 _ -`"
+GROUP_HELP = "cursor or group: 1 to 255 of `% \\| a-z A-Z 0-9 _ -`"
 PATIENCE_MS_MAX = 1_000
 _PERM_MAX = 7
 _CRC_MAX = 2**32 - 1
@@ -56,37 +56,28 @@ Crc = Annotated[int, Field("CRC-32 of the second frame (the one of zlib)", 0, _C
 Sizes = Annotated[
     bytes,
     Field(
-        "the size of each record, 4 bytes each, **little-endian**. Saves the node a walk",
+        "each record's size, 4 bytes, **little-endian**",
         absent="the node walks",
     ),
 ]
 InnerRight = Annotated[
     str | None,
-    Field(
-        "for the node's own processes: the text of `keelog/run/right`. It lets records into the"
-        " system's topics, and sets the places of its groups"
-    ),
+    Field("for the node's own processes: the text of `keelog/run/right`"),
 ]
 Once = Annotated[
     bool,
-    Field(
-        "a message whose topic and unique key were stored within `idempotent_window` is not stored"
-        " again: the answer names the first one, see [once](#stored-once)"
-    ),
+    Field("see [Stored once](#stored-once)"),
 ]
 Generation = Annotated[
     int | None,
     Field(
-        "the topic's generation when you came to know the offset, or any log offset since then, as"
-        " that of a message that you have read. TopicRemoved if the topic was removed later",
+        "see [Generations](#generations)",
         0,
         INT64_MAX,
-        absent="the offset is taken as it is",
+        absent="not checked",
     ),
 ]
-Query = Annotated[
-    str, Field("who stages: 1 to 64 of the characters `A-Z a-z 0-9 _ -`", check=checks.staging_id)
-]
+Query = Annotated[str, Field("who stages: 1 to 64 of `A-Z a-z 0-9 _ -`", check=checks.staging_id)]
 BatchNumber = Annotated[int, Field("number of the batch", 0, INT64_MAX)]
 
 # -- the writer -----------------------------------------------------------------------------------
@@ -97,10 +88,7 @@ class SendFields(NamedTuple):
 
     topic: Annotated[
         str,
-        Field(
-            "1 to 127 of the characters `% \\| a-z A-Z 0-9 _ -`; 255 for those that begin with"
-            " `%RETRY%` or `%DLQ%`"
-        ),
+        Field("1 to 127 of `% \\| a-z A-Z 0-9 _ -`; 255 after `%RETRY%` or `%DLQ%`"),
     ]
     body: Annotated[bytes, Field("at most `max_message_size` bytes")]
     queue_id: Annotated[
@@ -109,13 +97,11 @@ class SendFields(NamedTuple):
             "-1: the node takes the topic's queues in turn", ANY_QUEUE, QUEUE_ID_MAX, wire="queue"
         ),
     ] = ANY_QUEUE
-    tags: Annotated[
-        str, Field("one tag. Stored as it is; one that holds `\\|\\|` can be chosen by no pull")
-    ] = ""
+    tags: Annotated[str, Field("one tag; no pull can choose one with `\\|\\|`")] = ""
     keys: Annotated[
         tuple[str, ...],
         Field(
-            "for look-ups by key; none may be empty or hold a space. A str is split at spaces",
+            "for look-ups; none is empty or holds a space. A str is split at spaces",
             check=checks.keys,
             type="list of str, or str",
         ),
@@ -123,19 +109,17 @@ class SendFields(NamedTuple):
     properties: Annotated[
         dict[str, str] | None,
         Field(
-            "your own names; no byte 0x01 or 0x02 in names and values, none of which is empty. All"
-            " properties together: 32,767 bytes as stored",
+            "your own: no empty name or value, no byte 0x01 or 0x02. All properties together:"
+            " 32,767 bytes as stored",
             check=checks.properties,
         ),
     ] = None
     unique_key: Annotated[
         str | None,
-        Field("see [Unique keys](#unique-keys); without one a repeated send looks like a new one"),
+        Field("see [Unique keys](#unique-keys)"),
     ] = None
     flag: Annotated[int, Field("your own number", *INT32)] = 0
-    sys_flag: Annotated[
-        int, Field("RocketMQ's flags: 0x1 says that the body is compressed. Leave it out", *INT32)
-    ] = 0
+    sys_flag: Annotated[int, Field("RocketMQ's flags: 0x1: the body is compressed", *INT32)] = 0
     born_timestamp: Annotated[int | None, Field("ms since 1970", absent="now")] = None
     born_host: Annotated[
         Host | None,
@@ -151,7 +135,7 @@ class SendFields(NamedTuple):
         int,
         Field(
             "how often it was delivered before. This, `flag` and `born_timestamp` are stored as"
-            " sent, negative ones too, as a broker does",
+            " sent, also negative",
             *INT32,
         ),
     ] = 0
@@ -169,7 +153,7 @@ class AppendFields(NamedTuple):
     queue_id: Annotated[
         int | None,
         Field(
-            "the node chooses one queue for all. All records must then be of one topic",
+            "the node chooses one queue for all records, of one topic",
             ANY_QUEUE,
             ANY_QUEUE,
             wire="queue",
@@ -181,23 +165,22 @@ class AppendFields(NamedTuple):
     delay_level: Annotated[
         int | None,
         Field(
-            "the one message waits for this level of `message_delay_level`, the last one for a"
-            " higher number, and is readable then. The answer names its queue, and its offset"
-            " among the messages that wait",
+            "the one message is readable after this level of `message_delay_level`, at most the"
+            " last. The answer has its place among those that wait",
             1,
             INT32_MAX,
-            absent="it is readable at once",
+            absent="at once",
         ),
     ] = None
     deliver_ms: Annotated[
         int | None,
         Field(
-            "the one message is readable at this time, ms since 1970, `timer_max_delay_sec` ahead"
-            " at most; a time that has passed is now. The answer names its queue, and its offset"
-            " among those that wait",
+            "the one message is readable at this time, ms since 1970, `timer_max_delay_sec`"
+            " ahead at most; one that has passed is now. The answer has its place among those"
+            " that wait",
             0,
             INT64_MAX,
-            absent="it is readable at once",
+            absent="at once",
         ),
     ] = None
     delay_ms: Annotated[
@@ -206,7 +189,7 @@ class AppendFields(NamedTuple):
             "as `deliver_ms`, in ms after the node has the message",
             0,
             INT64_MAX // 1_000_000,
-            absent="it is readable at once",
+            absent="at once",
         ),
     ] = None
     once: Once = False
@@ -220,7 +203,7 @@ class StageFields(NamedTuple):
     stage: Annotated[
         str,
         Field(
-            "one sender's part of the batch, named as a query. Each attempt takes a new one",
+            "one sender's part of the batch, named like a query; new for each attempt",
             check=checks.staging_id,
         ),
     ]
@@ -237,9 +220,7 @@ class PublishFields(NamedTuple):
     query: Query
     batch: BatchNumber
     stages: Annotated[int, Field("number of lines", 0, PARTS_MAX)]
-    final: Annotated[
-        bool, Field("no batch of this query will follow: the node need not remember it for ever")
-    ] = False
+    final: Annotated[bool, Field("the query's last batch: the node may forget it")] = False
 
 
 class UnstageFields(NamedTuple):
@@ -269,8 +250,8 @@ class CreateTopicFields(NamedTuple):
     perm: Annotated[
         int | None,
         Field(
-            "2 write, 4 read, 6 both, 0 neither; 1 more: sends may create topics by its settings,"
-            " as by TBW102. It holds for the writer: readers serve every topic",
+            "2 write, 4 read, 6 both, 0 neither; 1 more: sends create topics by it, as by"
+            " TBW102. Readers serve every topic",
             0,
             _PERM_MAX,
             absent="as it was; 6 of a new topic",
@@ -288,8 +269,7 @@ class CreateTopicFields(NamedTuple):
     read_queues: Annotated[
         int | None,
         Field(
-            "how many of the queues RocketMQ's clients read; `queues` are then those that they"
-            " write to",
+            "how many RocketMQ's clients read; they write to `queues`",
             1,
             INT32_MAX,
             range="from 1",
@@ -303,8 +283,7 @@ class CreateTopicFields(NamedTuple):
     attributes: Annotated[
         dict[str, str] | None,
         Field(
-            "RocketMQ's attributes, all but `reserve.time`. One that a node does"
-            " not offer is refused: NotAllowed",
+            "RocketMQ's, but `reserve.time`. NotAllowed: one that a node does not offer",
             check=checks.properties,
             absent="as they were",
         ),
@@ -367,8 +346,8 @@ class CursorCommitFields(NamedTuple):
     offsets: Annotated[
         dict[int, int],
         Field(
-            "for each queue its number and the offset of the next message to read, which is at most"
-            " the end of the queue. Up to 1,000 queues; the others stay as they are",
+            "for each queue its number and the next offset to read, at most its end. Up to 1,000"
+            " queues; the others stay",
             check=checks.queue_offsets,
             type="list of [int, int]",
         ),
@@ -427,8 +406,7 @@ class PullFields(NamedTuple):
     patience_ms: Annotated[
         int,
         Field(
-            "how late a held pull may be answered: the reader looks this often, and does not"
-            " follow the log for it",
+            "how late a held pull may be answered: the reader looks this often",
             0,
             PATIENCE_MS_MAX,
             absent="at once",
@@ -494,8 +472,7 @@ class OffsetsFields(NamedTuple):
     stored_at: Annotated[
         dict[int, int] | None,
         Field(
-            "for some queues the number and an offset: when was that message stored? Up to 1,000"
-            " queues",
+            "queue and offset: when was that message stored? Up to 1,000",
             check=checks.queue_offsets,
             type="list of [int, int]",
             absent="of none",
@@ -513,7 +490,7 @@ class SeekFields(NamedTuple):
     boundary: Annotated[
         str,
         Field(
-            "of several messages of one time the first (`lower`) or the last (`upper`)",
+            "of several messages of one time the first or the last",
             choices=(BOUNDARY_LOWER, BOUNDARY_UPPER),
             absent="`lower`",
         ),
@@ -539,10 +516,7 @@ class LayoutFields(NamedTuple):
     ] = None
     known: Annotated[
         str,
-        Field(
-            "the `token` of an answer that you have. When it is still true, queues and segments are"
-            " left out"
-        ),
+        Field("the `token` of an earlier answer: while it holds, queues and segments are left out"),
     ] = ""
     with_index: Annotated[bool, Field("list the index files too", wire="index")] = False
 
@@ -554,8 +528,8 @@ class FetchFields(NamedTuple):
     offset: Annotated[
         int,
         Field(
-            "of the log: a log offset. Of a queue: the number of its first unit, 20 bytes"
-            " each. Of an index file: the position in it",
+            "of the log: a log offset; of a queue: a unit's number, 20 bytes each; of an index"
+            " file: a position",
             0,
             INT64_MAX,
         ),

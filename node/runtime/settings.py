@@ -81,8 +81,8 @@ class Settings:
     )
     enable_multi_dispatch: bool = setting(
         False,
-        "dispatch records that a broker put into light queues (`%LMQ%`) to these, too; a store "
-        "that has such queues does so in any case",
+        "dispatch a broker's records to light queues (`%LMQ%`), too; a store that has "
+        "such queues always does",
     )
     flush_disk_type: str = setting(
         ASYNC_FLUSH, "`ASYNC_FLUSH`, or `SYNC_FLUSH`: every answer waits for the disk"
@@ -121,12 +121,11 @@ class Settings:
         20_000, "ms without a report after which a follower's connection is closed"
     )
     ha_max_gap_not_in_sync: Size = setting(
-        256 * _MIB, "a follower whose lag is as many bytes, or more, is not in sync"
+        256 * _MIB, "bytes of lag from which a follower is not in sync"
     )
     ha_allowed_peers: str = setting(
         "",
-        "the addresses and networks that followers may come from, as `192.0.2.7,10.1.0.0/16`; "
-        "empty: everybody",
+        "where followers may come from, as `192.0.2.7,10.1.0.0/16`; empty: anywhere",
     )
     follow: str = setting(
         "",
@@ -135,8 +134,8 @@ class Settings:
     )
     follow_remoting: str = setting(
         "",
-        "where that master takes requests, `HOST:PORT`: for topics, groups, offsets and the begin "
-        "of its log; empty: as the name servers say, else the port below that of `follow`",
+        "where that master takes requests, `HOST:PORT`; empty: as name servers say, "
+        "else the port below that of `follow`",
     )
     controller_id: int = setting(
         0,
@@ -149,12 +148,12 @@ class Settings:
     )
     ha_max_time_slave_not_catchup: int = setting(
         15_000,
-        "ms that a follower may be late before the elected master takes it out of those in sync",
+        "ms that a follower may be late and count as in sync for the elected master",
     )
     slave_read_enable: bool = setting(
         False,
-        "whether a node that follows serves pulls of RocketMQ's clients; a master sends consumers "
-        "that read old messages [to its slaves](replication.md#slow-consumers)",
+        "whether a node that follows serves pulls of RocketMQ's clients; a master "
+        "sends [slow consumers](replication.md#slow-consumers) there",
     )
     transient_store_pool_enable: bool = setting(
         False,
@@ -207,18 +206,18 @@ class Settings:
     )
     file_forced_reserved_minutes: int = setting(
         60,
-        "minutes after its last write that a segment stays, however full the disk is; 0: "
-        "none, [as in a broker](operations.md#old-segments)",
+        "minutes after its last write that a segment stays on a full disk; 0: none, "
+        "[as in a broker](operations.md#old-segments)",
         least=0,
     )
     file_forced_warning_seconds: int = setting(
         60,
-        "seconds after a start in which no segment goes before its time: the log warns instead",
+        "seconds after a start in which no segment goes early: the log warns",
         least=0,
     )
     retention_bytes: Size = setting(
         0,
-        "bytes that the segments may take; above it the oldest go, at any age; 0: no limit",
+        "bytes of segments, above which the oldest go; 0: no limit",
         least=0,
     )
     clean_resource_interval: int = setting(10_000, "ms between two rounds of deleting")
@@ -235,7 +234,7 @@ class Settings:
     )
     default_topic_queue_nums: int = setting(8, "queues of a topic made so")
     auto_create_subscription_group: bool = setting(
-        True, "make a consumer group when the first client of RocketMQ's names it"
+        True, "make a consumer group when a client of RocketMQ's names it"
     )
     skip_damaged_message: bool = setting(
         True,
@@ -258,11 +257,9 @@ class Settings:
     transaction_check_interval: int = setting(
         30_000, "ms between two rounds that ask producers for open transactions"
     )
-    transaction_check_max: int = setting(
-        15, "how often a transaction is asked for before it is given up"
-    )
+    transaction_check_max: int = setting(15, "questions before a transaction is given up")
     transaction_op_batch_interval: int = setting(
-        3_000, "ms for which ends of transactions are gathered before they are written"
+        3_000, "ms for which ends of transactions are gathered"
     )
     transaction_op_msg_max_size: Size = setting(
         4_096, "bytes of gathered ends that are written at once"
@@ -276,8 +273,7 @@ class Settings:
     )
     timer_roll_window_slot: int = setting(
         172_800,
-        "seconds after which a timer message that waits on is stored anew, so that retention spares"
-        " it",
+        "seconds after which a waiting timer message is stored anew, so that retention spares it",
         least=2,
         most=_TIMER_S_MAX,
     )
@@ -318,15 +314,13 @@ class Settings:
         False, "whether RocketMQ's clients ask for it with every send"
     )
     long_polling_ms_max: int = setting(30_000, "longest wait of a pull that finds nothing")
-    staging_retention_hours: int = setting(
-        24, "hours that staged batches are kept which nobody publishes"
-    )
+    staging_retention_hours: int = setting(24, "hours that unpublished batches are kept")
     staging_abandoned_minutes: int = setting(
-        30, "minutes without a write after which a staged batch may go when the disk needs room"
+        30, "minutes without a write after which a staged batch may go for room"
     )
     staging_bytes_max: Size = setting(
         0,
-        "bytes of staged batches, of all queries together; then NO_PERMISSION; 0: [what the "
+        "bytes of all staged batches; then NO_PERMISSION; 0: [what the "
         "disk allows](operations.md#what-goes-when-the-disk-fills)",
         least=0,
     )

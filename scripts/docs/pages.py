@@ -65,10 +65,14 @@ def fill_part(page: Path, name: str, text: str) -> None:
 def settings_table() -> str:
     """One row for each setting, in the order of the code."""
     rows = [
-        f"| `{field.name}` | {value_text(field.default)} | {field.metadata['meaning']} |"
+        f"| {_setting(field.name, value_text(field.default))} | {field.metadata['meaning']} |"
         for field in dataclasses.fields(Settings)
     ]
-    return "\n".join(("| setting | default | what it does |", "|---|---|---|", *rows))
+    return "\n".join(("| setting: default | what it does |", "|---|---|", *rows))
+
+
+def _setting(name: str, default: str) -> str:
+    return f"`{name}`: {default}" if default else f"`{name}`"
 
 
 def column_tables() -> str:
@@ -77,10 +81,10 @@ def column_tables() -> str:
     columns |= {"messages with schema=kafka": KAFKA.columns, "rows to write": SINK}
     lines: list[str] = []
     for name, found in columns.items():
-        lines += ["", f"### {name}", "", "| column | type | meaning |", "|---|---|---|"]
+        lines += ["", f"### {name}", "", "| column, type | meaning |", "|---|---|"]
         for column in found:
             meaning = column.meaning.replace("|", "\\|")
-            lines.append(f"| `{column.name}` | {column.ddl} | {meaning} |")
+            lines.append(f"| `{column.name}`: {column.ddl} | {meaning} |")
     return "\n".join(lines)
 
 

@@ -29,7 +29,7 @@ SERVERS = (
 )  # fmt: skip
 OPERATION = re.compile(r"^### ([a-z_]+)\n(.*?)(?=^##)", re.MULTILINE | re.DOTALL)
 FIELD = re.compile(r"^\| `([a-z_]+)`", re.MULTILINE)
-SOMETIMES = re.compile(r"^\| `([a-z_]+)` \| [^|]+ \| only ", re.MULTILINE)
+SOMETIMES = re.compile(r"^\| `([a-z_]+)`: [^|]+ \| only ", re.MULTILINE)
 """A field whose meaning begins with the word need not be there."""
 DRAFT = NewMessage(
     topic="FooBar", body=b"hello", queue_id=3, tags="TagA", keys=("k1", "k2"),
@@ -42,7 +42,7 @@ def documented() -> dict[str, tuple[set[str], set[str]]]:
     """Each operation's fields: of the request, of the answer."""
     found = {}
     for operation, section in OPERATION.findall(TEXT):
-        request, _, answer = section.partition("| answer field |")
+        request, _, answer = section.partition("| answer field, type |")
         found[operation] = set(FIELD.findall(request)), set(FIELD.findall(answer))
     return found
 
@@ -194,7 +194,7 @@ def test_a_node_answers_with_the_fields_of_the_page_and_no_others(tmp_path: Path
             peer.close()
     page = documented()
     sometimes = {
-        op: set(SOMETIMES.findall(section.partition("| answer field |")[2]))
+        op: set(SOMETIMES.findall(section.partition("| answer field, type |")[2]))
         for op, section in OPERATION.findall(TEXT)
     }
     assert {op: set(fields) | sometimes[op] for op, fields in answers.items()} == {

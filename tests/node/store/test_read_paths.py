@@ -1,6 +1,6 @@
 """Every way to a message, and what it does with a damaged one; who reads by `pread` alone.
 
-docs/operations.md, 'Damage', has the same ways as a table.
+docs/operations.md, 'Damage', names the same ways.
 """
 
 import errno
