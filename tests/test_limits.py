@@ -11,7 +11,7 @@ from tests.test_docs import missing_places
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "limits.md"
 PRODUCT = ("protocol", "node", "workers", "keelog/client", "keelog/gateway", "keelog/replication")
-ROW = re.compile(r"^\| (`[^|]+`) \|", re.MULTILINE)
+ROW = re.compile(r"^- (`[^`]+`(?:, `[^`]+`)*) \(", re.MULTILINE)
 NAME = re.compile(r"`([^`]+)`")
 IS_LIMIT = re.compile(r"^[A-Z][A-Z0-9_]*(_MAX|_AT_ONCE|HIGH_WATER_MARK|BACKLOG)(_[A-Z_]+)?$")
 
@@ -126,7 +126,7 @@ def queues_in(source: str) -> int:
 def test_every_limit_on_the_page_is_in_the_code() -> None:
     names = names_on_page()
     settings = {field.name for field in fields(Settings)}
-    assert len(names) > 50, "the tables were not found"
+    assert len(names) > 50, "the lists were not found"
     places = {name for name in names if "::" in name}
     assert not missing_places("\n".join(places), ROOT)
     assert names - places <= settings

@@ -8,12 +8,12 @@ from tests.test_docs import missing_places
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reliability.md"
 SCENARIOS = range(1, 78)
-ROW = re.compile(r"^\| (\d+) \| (.+?) \| (.+?) \| (.*) \|$", re.MULTILINE)
+ROW = re.compile(r"^(\d+)\. \*\*(.+?)\*\*: (.+?) \((`.*)\)$", re.MULTILINE)
 HELD_BY = re.compile(r"`(tests/[\w/]+\.py::test_\w+)`")
 
 
 def rows(text: str) -> dict[int, str]:
-    """The last cell of each row, by the scenario's number."""
+    """The tests of each scenario, by its number."""
     return {int(number): tests for number, _, _, tests in ROW.findall(text)}
 
 
@@ -36,6 +36,6 @@ def test_every_test_that_the_page_names_exists() -> None:
 def test_a_test_that_was_renamed_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_a.py").write_text("def test_one() -> None: ...\n")
-    text = "| 1 | a | b | `tests/test_a.py::test_two` |"
+    text = "1. **a**: b (`tests/test_a.py::test_two`)"
     assert missing_places(text, tmp_path) == ["tests/test_a.py::test_two"]
     assert rows(text) == {1: "`tests/test_a.py::test_two`"}
