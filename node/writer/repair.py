@@ -9,7 +9,7 @@ from pathlib import Path
 
 from node.runtime import disk
 from node.runtime.settings import Settings
-from node.runtime.store_paths import read_bounded
+from node.runtime.store_paths import held_open, read_bounded
 from node.store import checkpoints
 from node.store.condition import read_checkpoint
 from node.store.quarantine import keep_bytes, move_file
@@ -84,8 +84,7 @@ def _move(root: Path, step: steps.FileStep) -> None:
 
 
 def _set_length(root: Path, step: steps.SetLength) -> None:
-    descriptor = disk.open_file(step.path)
-    try:
+    with held_open(disk.open_file(step.path)) as descriptor:
         if step.size > step.wanted:
             pieces = (
                 (step.offset + at, os.pread(descriptor, min(_COPY_BYTES, step.size - at), at))
@@ -97,15 +96,12 @@ def _set_length(root: Path, step: steps.SetLength) -> None:
         else:
             disk.allocate(descriptor, step.wanted)
         disk.sync_with_length(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _fill(root: Path, step: steps.FillHole) -> None:
     """Markers first, then the blank; zeros after it, so that nothing there is found again."""
-    descriptor = disk.open_file(step.path)
     base = step.segment_start
-    try:
+    with held_open(disk.open_file(step.path)) as descriptor:
         pieces = (
             (at, os.pread(descriptor, min(_COPY_BYTES, step.end - at), at - base))
             for at in range(step.start, step.end, _COPY_BYTES)
@@ -128,8 +124,6 @@ def _fill(root: Path, step: steps.FillHole) -> None:
             for at in range(step.blank_at + len(blank), step.end, _COPY_BYTES):
                 disk.write_all(descriptor, bytes(min(_COPY_BYTES, step.end - at)), at - base)
         disk.sync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _lower(root: Path, step: steps.CutLog) -> None:

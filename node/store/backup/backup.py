@@ -26,6 +26,7 @@ from node.runtime.locks import FileLock
 from node.runtime.process import now_ms, raise_file_limit
 from node.runtime.settings import Settings
 from node.runtime.state_page import LogPage, LogState
+from node.runtime.store_paths import held_open
 from node.store.backup import folder
 from node.store.checkpoints import EpochLine, Tails, load_epochs, load_store_id, load_tails
 from node.store.condition import Owner, check_is_store, find_owner
@@ -222,8 +223,7 @@ def _check_overlap(
 
 
 def _first_difference(segment: HeldSegment, path: Path, count: int) -> int | None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with held_open(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as descriptor:
         if os.path.samestat(os.fstat(descriptor), os.fstat(segment.descriptor)):
             return None
         for at in range(0, count, _COMPARE_BYTES):
@@ -233,8 +233,6 @@ def _first_difference(segment: HeldSegment, path: Path, count: int) -> int | Non
                 pairs = enumerate(zip(ours, theirs, strict=False))
                 unequal = (number for number, (one, other) in pairs if one != other)
                 return at + next(unequal, min(len(ours), len(theirs)))
-    finally:
-        os.close(descriptor)
     return None
 
 
@@ -307,8 +305,7 @@ class SegmentCopy:
         if start == segment.start:
             # Never into a file that is there: it may be a second name of the store's own segment.
             disk.unlink(path, missing_ok=True)
-        target = disk.open_file(path, create=start == segment.start, own=True)
-        try:
+        with held_open(disk.open_file(path, create=start == segment.start, own=True)) as target:
             if os.path.samestat(os.fstat(target), os.fstat(segment.descriptor)):
                 reason = f"{path} is the store's own file: a backup never writes into one"
                 raise BackupRefused(reason, "take a backup into a new folder")
@@ -321,8 +318,6 @@ class SegmentCopy:
             disk.set_length(target, stop - segment.start)
             disk.set_length(target, self.manifest.segment_bytes)
             disk.sync_with_length(target)
-        finally:
-            os.close(target)
 
     def _damage(self, start: int, stop: int) -> Iterator[Stretch]:
         """Reads what was copied, from the backup; yields the stretches without whole records."""

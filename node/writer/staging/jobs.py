@@ -13,7 +13,7 @@ from typing import Any
 
 from node.runtime import disk
 from node.runtime.shortage import refusal_for
-from node.runtime.store_paths import open_regular
+from node.runtime.store_paths import held_open, open_regular
 from node.store import staging_files as files
 from node.store.checkpoints import remove_unfinished
 from node.store.file_cache import OpenFiles
@@ -79,13 +79,10 @@ def begin(root: Path, batch: files.StagedBatch, journal: files.Journal) -> None:
         path = files.stage_path(root, batch, part.stage)
         frames = files.frames_of(path)
         check_part(path, part, frames)
-        descriptor = disk.open_file(path)
-        try:
+        with held_open(disk.open_file(path)) as descriptor:
             disk.sync_with_length(descriptor)
             for frame in frames:
                 files.read_frame(descriptor, path, frame)
-        finally:
-            os.close(descriptor)
     folder = files.batch_dir(root, batch)
     disk.make_dir(folder)
     # Every name before the journal's: a journal without its stages could never be resumed.
