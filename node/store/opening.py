@@ -355,7 +355,7 @@ class RunningStore(Store):
             self._begin_turn()
         for number, shard in enumerate(self._known):
             shard.follow(state, self.pages.worker(number))
-        self.followed = min(shard.end for shard in self._known)
+        self.followed = min((shard.end for shard in self._known), default=0)
         self._seen = raw
 
     def _begin_turn(self) -> None:
