@@ -446,6 +446,14 @@ class StatePages:
         self._log, self._workers, self._all = None, [None] * len(self._workers), []
 
 
+def read_log(root: Path) -> LogState | None:
+    """The writer's page; None while there is none to believe."""
+    with suppress(FileNotFoundError), LogPage.open(root) as page:
+        state = page.read()
+        return state if state.epoch else None
+    return None
+
+
 _EPOCH, _RECORDS, _APPENDED, _COMMITTED, _READABLE = (
     LogPage.places[name] for name in ("epoch", "records", "appended", "committed", "readable")
 )

@@ -14,6 +14,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -25,7 +26,7 @@ from node.runtime import disk
 from node.runtime.event_log import fields, stderr
 from node.runtime.process import now_ms
 from node.runtime.settings import Settings
-from node.runtime.state_page import LogPage
+from node.runtime.state_page import read_log
 from node.runtime.store_paths import held_open
 from node.store import checkpoints
 from node.store.condition import Condition, read_condition
@@ -155,8 +156,7 @@ def examine(root: Path, settings: Settings, notify: Progress = ignore_progress) 
                 root, root / names.COMMIT_LOG_DIR, 0, "there is no segment", condition.floor
             )
         return found
-    files = OpenFiles()
-    try:
+    with closing(OpenFiles()) as files:
         segments = SegmentList(root / names.COMMIT_LOG_DIR, listing, files)
         found.end = segments.end
         if segments.end < condition.floor:
@@ -171,8 +171,6 @@ def examine(root: Path, settings: Settings, notify: Progress = ignore_progress) 
             found.records_behind, found.first_behind = records_behind(
                 segments, found.cut, found.last_store_timestamp
             )
-    finally:
-        files.close()
     return found
 
 
@@ -459,20 +457,10 @@ def _losses(found: Recovery) -> Iterator[tuple[str, Mapping[str, Any]]]:
         count, path = len({queue.topic for queue in found.tails}), root / names.TOPICS_FILE
         what = "topics without messages are gone, all others have the default settings"
         yield "the table of topics is lost", {"file": path, "topics": count, "why": what}
-    begin = _begin_at_stop(found)
-    if begin is not None and begin < found.min_offset:
-        what = "segments were removed while no node ran"
-        yield "the log begins later", {"before": begin, "now": found.min_offset, "why": what}
-
-
-def _begin_at_stop(found: Recovery) -> int | None:
-    """Where the log began when the last writer stopped; None after a start of the machine."""
-    try:
-        with LogPage.open(found.root) as page:
-            state = page.read()
-    except FileNotFoundError:
-        return None
-    return state.min_offset if state.epoch else None
+    at_stop = read_log(root)  # None after a start of the machine
+    if at_stop is not None and at_stop.min_offset < found.min_offset:
+        before, what = at_stop.min_offset, "segments were removed while no node ran"
+        yield "the log begins later", {"before": before, "now": found.min_offset, "why": what}
 
 
 class RecoveryProgress:

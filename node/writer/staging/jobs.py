@@ -7,6 +7,7 @@ chunks to append, or as marks to find them in the log.
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -266,9 +267,8 @@ def position_in_log(
     staged one if they agree in all that the node does not fill in; unique keys make it the only
     one. The batch goes on after the last record that is found. Raises StoreDamaged, NotFound.
     """
-    opened = OpenFiles()
-    staged = StagedRecords(root, batch, journal.parts, journal.position)
-    try:
+    records = StagedRecords(root, batch, journal.parts, journal.position)
+    with closing(OpenFiles()) as opened, closing(records) as staged:
         listing = list_folder(root / COMMIT_LOG_DIR)
         segments = SegmentList(root / COMMIT_LOG_DIR, listing, opened)
         if not segments.start <= journal.offset <= end:
@@ -280,9 +280,6 @@ def position_in_log(
         if reader.stopped is not None:
             raise _unknown(root, reader.stopped.position, reader.stopped.why)
         return ahead.position
-    finally:
-        staged.close()
-        opened.close()
 
 
 def records_of(columns: RecordColumns) -> Iterator[bytes]:
