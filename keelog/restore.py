@@ -19,8 +19,7 @@ from node.runtime.state_page import queue_slot, run_dir
 from node.store import checkpoints
 from node.store.backup import backup, folder
 from node.store.condition import INDEX_WORKER, check_is_store
-from node.store.repair.plan import Plan, derived_steps, plan_repair
-from node.store.repair.steps import REWRITE_CHECKPOINT, FileStep
+from node.store.repair.plan import REWRITE_CHECKPOINT, FileStep, Plan, derived_steps, plan_repair
 from node.store.verify.verify import VerifyReport, verify
 from node.writer.broker_checkpoint import BrokerCheckpoint
 from node.writer.recovery import TailNotes

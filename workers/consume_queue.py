@@ -54,27 +54,27 @@ class Shard(NamedTuple):
         return shard_of(queue, self.total) == self.number
 
 
-class QueueWorkerSite(NamedTuple):
-    """The store, our share of its queues, the delays of its levels, whether it has light queues."""
-
-    root: Path
-    shard: Shard = Shard(0, 1)
-    delay_levels_ms: tuple[int, ...] = codec.DEFAULT_DELAY_LEVELS_MS
-    multi_dispatch: bool = False
-
-
 class ConsumeQueues(Handler):
     """The handler that places units."""
 
     takes_few = True
 
-    def __init__(self, site: QueueWorkerSite, files: QueueWriter, feed: Feed) -> None:
-        self._root = site.root
-        self._shard = site.shard
-        self._slot = queue_slot(*site.shard)
-        self._delay_levels_ms = site.delay_levels_ms
-        self._multi_dispatch = site.multi_dispatch
-        self._files = files
+    def __init__(
+        self,
+        root: Path,
+        files: QueueWriter,
+        feed: Feed,
+        shard: Shard,
+        delay_levels_ms: tuple[int, ...] = codec.DEFAULT_DELAY_LEVELS_MS,
+        multi_dispatch: bool = False,
+    ) -> None:
+        """`multi_dispatch`: the store has light queues."""
+        self._root = root
+        self._shard = shard
+        self._slot = queue_slot(*shard)
+        self._delay_levels_ms = delay_levels_ms
+        self._multi_dispatch = multi_dispatch
+        self.files = files
         self._feed = feed
         feed.window_bytes = WINDOW_BYTES
         self._ends: dict[Queue, QueueEnd] = {}
@@ -87,7 +87,7 @@ class ConsumeQueues(Handler):
         self._holes = queue_units.Holes()
         self._holes_from = 0
         """All damage from this log offset on, up to where `apply` is, is in `_holes`."""
-        self._missing = queue_units.MissingUnits(site.root, feed, self._own, self._add_hole)
+        self._missing = queue_units.MissingUnits(root, feed, self._own, self._add_hole)
         self._known: Tails | None = None
         """The writer's snapshot of where queues end, from a hole on until all before it is here."""
         self._watch = QueueWatch(files)
@@ -100,12 +100,12 @@ class ConsumeQueues(Handler):
         limits = self._feed.limits()
         self._ends, self._rebuilt, self._broken, self.applied = {}, set(), set(), 0
         self.drop_removed()
-        queues = [queue for queue in self._files.queues() if self._shard.owns(queue)]
+        queues = [queue for queue in self.files.queues() if self._shard.owns(queue)]
         vouched = None
         if queues:  # None at all: somebody deleted them, or there was no message yet.
             vouched = progress.vouched_for_shard(self._root, *self._shard)
-        elif not self._files.root.is_dir() and progress.vouched_for_shard(self._root, *self._shard):
-            found = fields(folder=self._files.root)
+        elif not self.files.root.is_dir() and progress.vouched_for_shard(self._root, *self._shard):
+            found = fields(folder=self.files.root)
             log.warning("all queues are lost: they are made anew from the log", extra=found)
         broken = {
             queue for queue in progress.load_unfinished(self._root) if self._shard.owns(queue)
@@ -127,8 +127,8 @@ class ConsumeQueues(Handler):
         if broken:
             self._rebuild(broken, start)
         self._fill_ends()
-        self._files.make_root()
-        self._files.sync()
+        self.files.make_root()
+        self.files.sync()
         self._watch.begin()
         return start
 
@@ -137,10 +137,10 @@ class ConsumeQueues(Handler):
         removed = self._feed.removed
         if not removed.topics:
             return
-        for queue in self._files.queues():
+        for queue in self.files.queues():
             horizon = removed.horizon(queue.topic)
             if horizon and self._shard.owns(queue) and self._physical_end(queue) <= horizon:
-                self._files.remove(queue)
+                self.files.remove(queue)
                 self._ends.pop(queue, None)
                 self._broken.discard(queue)
 
@@ -149,7 +149,7 @@ class ConsumeQueues(Handler):
         one, and is made anew."""
         known = self._ends.get(queue)
         try:
-            return (known or self._files.last_good(queue, _ANY_OFFSET)).physical_end
+            return (known or self.files.last_good(queue, _ANY_OFFSET)).physical_end
         except QueueBrokenError:
             return _ANY_OFFSET
 
@@ -158,9 +158,9 @@ class ConsumeQueues(Handler):
         covered: list[int] = []
         for queue in queues:
             try:
-                end = self._files.last_good(queue, readable)
+                end = self.files.last_good(queue, readable)
                 if end.end is not None and self._is_logged(
-                    queue, end.end - 1, self._files.unit(queue, end.end - 1)
+                    queue, end.end - 1, self.files.unit(queue, end.end - 1)
                 ):
                     covered.append(end.physical_end)
                 else:
@@ -194,7 +194,7 @@ class ConsumeQueues(Handler):
     def _cut(self, queue: Queue, limit: int, broken: set[Queue], late: dict[Queue, int]) -> None:
         """`late` gets the log offset of the first unit of a queue that does not begin at 0."""
         try:
-            end, first = self._files.cut(queue, limit, self._is_logged)
+            end, first = self.files.cut(queue, limit, self._is_logged)
         except QueueBrokenError as error:
             self._report(queue, error.why)
             broken.add(queue)
@@ -202,7 +202,7 @@ class ConsumeQueues(Handler):
             if end.end is not None:
                 self._ends[queue] = end
                 if first:
-                    late[queue] = self._files.unit(queue, first).physical_offset
+                    late[queue] = self.files.unit(queue, first).physical_offset
 
     def _rebuild(self, queues: set[Queue], stop: int) -> None:
         """Makes whole queues anew by a walk of the log up to `stop`, and syncs.
@@ -211,7 +211,7 @@ class ConsumeQueues(Handler):
         """
         progress.save_unfinished(self._root, self._slot, queues)
         for queue in queues:
-            self._files.remove(queue)
+            self.files.remove(queue)
             self._ends.pop(queue, None)
         self._rebuilt |= queues
         self._watch.trimmed()  # retention may have taken their first records
@@ -222,7 +222,7 @@ class ConsumeQueues(Handler):
             else:
                 self._place(DispatchRequests(part, self._delay_levels_ms), only=queues)
         self._feed.check()
-        self._files.sync()
+        self.files.sync()
         progress.save_unfinished(self._root, self._slot, set())
 
     # Applying
@@ -274,7 +274,7 @@ class ConsumeQueues(Handler):
             ends[queue] = QueueEnd(state.end + 1, head.physical_offset + record.size)
         try:
             for queue, position, data in units:
-                self._files.write_unit(queue, position, data)
+                self.files.write_unit(queue, position, data)
         except FileNotFoundError:
             return False
         self._ends.update(ends)
@@ -300,7 +300,7 @@ class ConsumeQueues(Handler):
                 state, plan = self._planned(group)
                 if plan.repeated and queue not in self._rebuilt:
                     self._compare(queue, state, group.batch.units[: plan.repeated])
-                self._files.write(queue, plan.start, plan.units)
+                self.files.write(queue, plan.start, plan.units)
             except (QueueBrokenError, FileNotFoundError) as error:
                 self._report(queue, str(error))
                 unequal.add(queue)
@@ -323,12 +323,12 @@ class ConsumeQueues(Handler):
         Raises QueueBrokenError, OSError.
         """
         state = self._ends.get(group.queue, _NO_UNITS)
-        plan = group.plan(state, self._files.units_per_file)
+        plan = group.plan(state, self.files.units_per_file)
         gap = queue_units.gap_before(state, group.batch) if plan.has_gap else None
         if gap is not None:
             self._know_holes(gap.begin)
             state = self._fill(group.queue, state, gap)
-            plan = group.plan(state, self._files.units_per_file)
+            plan = group.plan(state, self.files.units_per_file)
         if plan.has_gap:
             queue, lost = group.queue, "retention deleted records before they were dispatched"
             if self._is_expired(state):
@@ -369,7 +369,7 @@ class ConsumeQueues(Handler):
         self._known = None
 
     def _write_holes(self, queue: Queue, position: int, units: NDArray[Any]) -> QueueEnd:
-        self._files.write(queue, position, units)
+        self.files.write(queue, position, units)
         last = units[-1]
         end = int(last["physical_offset"]) + int(last["size"])
         return QueueEnd(position + len(units), end)
@@ -399,8 +399,8 @@ class ConsumeQueues(Handler):
     def _compare(self, queue: Queue, state: QueueEnd, units: NDArray[Any]) -> None:
         """Raises QueueBrokenError unless the queue holds units that were dispatched before."""
         assert state.end is not None
-        bases = self._files.bases(queue)
-        stored = self._files.read(queue, bases[0], state.end - bases[0])
+        bases = self.files.bases(queue)
+        stored = self.files.read(queue, bases[0], state.end - bases[0])
         at = np.searchsorted(stored["physical_offset"], units["physical_offset"])
         if not np.array_equal(stored[np.minimum(at, len(stored) - 1)], units):
             raise QueueBrokenError(queue, "has other units than the log")
@@ -420,7 +420,7 @@ class ConsumeQueues(Handler):
     def flush(self) -> int:
         """Syncs what was written; other numbers of workers are forgotten when all of ours run."""
         applied = self.applied
-        self._files.sync()
+        self.files.sync()
         if not self._others_retired:
             self._others_retired = progress.retire_other_counts(self._root, self._shard.total)
         return applied
@@ -429,9 +429,9 @@ class ConsumeQueues(Handler):
         """Deletes the expired files of all queues that have more than one."""
         self._watch.trimmed()
         for queue, state in self._ends.items():
-            if state.end is not None and state.end > self._files.units_per_file:
+            if state.end is not None and state.end > self.files.units_per_file:
                 try:
-                    self._files.trim(queue, min_offset)
+                    self.files.trim(queue, min_offset)
                 except QueueBrokenError as error:
                     # Nothing was deleted; the next batch for this queue rebuilds it.
                     self._report(queue, error.why)
@@ -470,11 +470,15 @@ def has_light_queues(root: Path) -> bool:
     return any(is_lmq(entry.name) for entry in sorted_entries(root / CONSUME_QUEUE_DIR))
 
 
-def open_queue_writer(root: Path, settings: Settings, temp: Path) -> QueueWriter:
-    """The queue files of a store, of the size that they have, else as the settings say."""
+def make_queues(
+    root: Path, settings: Settings, feed: Feed, temp: Path, shard: Shard
+) -> ConsumeQueues:
+    """The queues of a store. Their files have the size that they have, else as settings say."""
     file_bytes = found_file_bytes(root, settings.queue_file_bytes)
     open_max = max(raise_file_limit() // STORE_FILES_SHARE, OPEN_FILES_MIN)
-    return QueueWriter(root, file_bytes, temp, open_max)
+    multi_dispatch = settings.enable_multi_dispatch or has_light_queues(root)
+    files = QueueWriter(root, file_bytes, temp, open_max)
+    return ConsumeQueues(root, files, feed, shard, settings.delay_levels_ms, multi_dispatch)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -488,10 +492,7 @@ def main(arguments: list[str] | None = None) -> int:
     slot = queue_slot(*shard)
 
     def make_handler(root: Path, settings: Settings, feed: Feed) -> ConsumeQueues:
-        files = open_queue_writer(root, settings, run_dir(root) / f"{slot}.new")
-        multi_dispatch = settings.enable_multi_dispatch or has_light_queues(root)
-        site = QueueWorkerSite(root, shard, settings.delay_levels_ms, multi_dispatch)
-        return ConsumeQueues(site, files, feed)
+        return make_queues(root, settings, feed, run_dir(root) / f"{slot}.new", shard)
 
     job = WorkerJob(
         slot=slot,

@@ -22,20 +22,12 @@ from node.runtime.settings import Settings
 from node.runtime.state_page import run_dir
 from node.store.checkpoints import forget_progress
 from node.store.condition import INDEX_WORKER
+from node.store.file_cache import nonzero_pieces
 from node.store.file_sizes import found_geometry
 from node.store.indexes import check_index_names, list_index_files
 from node.store.log.reader import Damage
-from protocol.derived import index_build
+from protocol.derived import file_layouts, index_build
 from protocol.derived.dispatch_request import DispatchRequests, key_batch, plain_index_keys
-from protocol.derived.file_layouts import (
-    INDEX_ENTRY,
-    INDEX_HEADER,
-    INDEX_SLOT,
-    IndexGeometry,
-    IndexHeader,
-    KeyBatch,
-    fold_hash,
-)
 from protocol.errors import BadRequest, NotFound, StoreDamaged
 from protocol.names import ABORT_FILE, INDEX_DIR, next_index_file_name
 from protocol.record.java_hash import java_hash
@@ -43,7 +35,7 @@ from workers.dispatch import Handler
 from workers.feed import Feed
 from workers.process import TurnPace, WorkerJob, parser_for, run_worker
 from workers.progress import took_over_in_order, vouched_offset
-from workers.sparse_file import Unsynced, make_file, nonzero_pieces, zero_from
+from workers.sparse_file import Unsynced, make_file, zero_from
 
 log = logging.getLogger("keelog.worker")
 
@@ -66,7 +58,7 @@ class IndexState:
     """
 
     name: str
-    header: IndexHeader
+    header: file_layouts.IndexHeader
     slots: NDArray[Any]
     is_made: bool
 
@@ -74,7 +66,7 @@ class IndexState:
 class IndexWriter:
     """All index files below one store. One thread writes; `sync` may run in another."""
 
-    def __init__(self, root: Path, geometry: IndexGeometry, temp: Path) -> None:
+    def __init__(self, root: Path, geometry: file_layouts.IndexGeometry, temp: Path) -> None:
         self.root = root / INDEX_DIR
         self.geometry = geometry
         self._temp = temp
@@ -120,16 +112,18 @@ class IndexWriter:
         self._in_place = found
         return ""
 
-    def header(self, name: str) -> IndexHeader:
-        return INDEX_HEADER.read(os.pread(self._descriptor(name), INDEX_HEADER.size, 0))
+    def header(self, name: str) -> file_layouts.IndexHeader:
+        return file_layouts.INDEX_HEADER.read(
+            os.pread(self._descriptor(name), file_layouts.INDEX_HEADER.size, 0)
+        )
 
     def entries(self, name: str, first: int, stop: int) -> NDArray[Any]:
         position = self.geometry.entry_position(first)
-        size = (stop - first) * INDEX_ENTRY.size
-        return INDEX_ENTRY.view(_read(self._descriptor(name), position, size))
+        size = (stop - first) * file_layouts.INDEX_ENTRY.size
+        return file_layouts.INDEX_ENTRY.view(_read(self._descriptor(name), position, size))
 
     def slots(self, name: str) -> NDArray[Any]:
-        size = self.geometry.slot_count * INDEX_SLOT.size
+        size = self.geometry.slot_count * file_layouts.INDEX_SLOT.size
         data = _read(self._descriptor(name), self.geometry.slot_position(0), size)
         return np.frombuffer(data, _SLOT_DTYPE).copy()
 
@@ -156,7 +150,7 @@ class IndexWriter:
             found = self.entries(name, first, min(first + _CHUNK_ENTRIES, stop))
             offsets = found["physical_offset"].astype(np.int64)
             good = (offsets < limit) & (offsets >= np.append(last, offsets[:-1]))
-            good &= found.view(np.uint8).reshape(-1, INDEX_ENTRY.size).any(axis=1)
+            good &= found.view(np.uint8).reshape(-1, file_layouts.INDEX_ENTRY.size).any(axis=1)
             if not good.all():
                 return first - 1 + int(np.argmin(good))
             last = int(offsets[-1])
@@ -184,7 +178,7 @@ class IndexWriter:
         changed = np.flatnonzero(self.slots(name) != state.slots)
         self._write_spans(descriptor, state.slots, index_build.spans_of(changed))
         zero_from(descriptor, self.geometry.entry_position(kept + 1), self.geometry.file_bytes)
-        write_all(descriptor, INDEX_HEADER.pack(header), 0)
+        write_all(descriptor, file_layouts.INDEX_HEADER.pack(header), 0)
         self._unsynced.add(name)
         return state
 
@@ -236,7 +230,7 @@ class IndexWriter:
             state.is_made = True
             self._unsynced.add_folders(self.root)
         self._write_spans(descriptor, state.slots, put.spans)
-        write_all(descriptor, INDEX_HEADER.pack(put.header), 0)
+        write_all(descriptor, file_layouts.INDEX_HEADER.pack(put.header), 0)
         state.header = put.header
         self._unsynced.add(state.name)
 
@@ -244,7 +238,7 @@ class IndexWriter:
         self, descriptor: int, table: NDArray[Any], spans: list[tuple[int, int]]
     ) -> None:
         data = table.view(np.uint8).data
-        origin, width = self.geometry.slot_position(0), INDEX_SLOT.size
+        origin, width = self.geometry.slot_position(0), file_layouts.INDEX_SLOT.size
         for start, stop in spans:
             write_all(descriptor, data[start * width : stop * width], origin + start * width)
 
@@ -289,7 +283,7 @@ class IndexFiles(Handler):
         self._state: IndexState | None = None
         self._tail = LastIndexed()
         self._writes: list[tuple[IndexState, index_build.IndexPut]] = []
-        self._pending: list[KeyBatch] = []
+        self._pending: list[file_layouts.KeyBatch] = []
         self._pending_keys = 0
         self._gathered = 0
         self.applied = 0
@@ -390,7 +384,7 @@ class IndexFiles(Handler):
         except StoreDamaged:
             return False
         texts = plain_index_keys(record.topic, record.unique_key, record.keys, record.tags)
-        wanted = [fold_hash(java_hash(text)) for text in texts]
+        wanted = [file_layouts.fold_hash(java_hash(text)) for text in texts]
         found = self._folder.entries(name, max(kept - len(wanted), 0) + 1, kept + 1)
         hashes = found["key_hash"][found["physical_offset"] == offset].tolist()
         return any(
@@ -458,7 +452,7 @@ class IndexFiles(Handler):
     def settle(self) -> None:
         """Writes what waits, all planned before: after an error the same writes are made again."""
         if not self._writes and self._pending_keys:
-            self._writes = self._plans(KeyBatch.join(self._pending))
+            self._writes = self._plans(file_layouts.KeyBatch.join(self._pending))
         while self._writes:
             state, put = self._writes[0]
             self._folder.write(state, put)
@@ -471,14 +465,14 @@ class IndexFiles(Handler):
         """As `Handler` has it. Nothing waits."""
         self.applied = self._gathered = hole.resumed_at
 
-    def _new_keys(self, batch: KeyBatch) -> KeyBatch:
+    def _new_keys(self, batch: file_layouts.KeyBatch) -> file_layouts.KeyBatch:
         """Without the keys that are entered already: of older records, of half the last one."""
         offsets = batch.physical_offset
         first = int(np.searchsorted(offsets, self._tail.physical_offset, "left"))
         same = int(np.searchsorted(offsets, self._tail.physical_offset, "right")) - first
         return batch.rows(first + min(same, self._tail.entries), len(offsets))
 
-    def _plans(self, batch: KeyBatch) -> list[tuple[IndexState, index_build.IndexPut]]:
+    def _plans(self, batch: file_layouts.KeyBatch) -> list[tuple[IndexState, index_build.IndexPut]]:
         """What to write into the present file and into as many new ones as it takes."""
         plans: list[tuple[IndexState, index_build.IndexPut]] = []
         geometry = self._folder.geometry
@@ -497,7 +491,7 @@ class IndexFiles(Handler):
             batch = batch.rows(put.taken, len(batch.key_hash))
         return plans
 
-    def _tail_after(self, batch: KeyBatch) -> LastIndexed:
+    def _tail_after(self, batch: file_layouts.KeyBatch) -> LastIndexed:
         if not len(batch.key_hash):
             return self._tail
         last = int(batch.physical_offset[-1])

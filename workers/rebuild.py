@@ -14,7 +14,7 @@ from node.store import checkpoints
 from node.store.condition import INDEX_WORKER, QUEUE_WORKER_PREFIX, check_is_store
 from node.store.file_sizes import found_geometry
 from node.store.queues import refuse_batch_queues
-from node.store.repair.steps import REBUILD_INDEX, REBUILD_QUEUES, FileStep, Step
+from node.store.repair.plan import REBUILD_INDEX, REBUILD_QUEUES, FileStep, Step
 from protocol.derived.dispatch_request import DispatchRequests
 from protocol.errors import NotAStore
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR
@@ -111,16 +111,14 @@ class _Rebuild:
     records: int = 0
 
     def queues(self) -> None:
-        files = consume_queue.open_queue_writer(self.root, self.settings, self._temp())
-        settings = self.settings
-        multi_dispatch = settings.enable_multi_dispatch or consume_queue.has_light_queues(self.root)
-        site = consume_queue.QueueWorkerSite(
-            self.root, delay_levels_ms=settings.delay_levels_ms, multi_dispatch=multi_dispatch
+        all_queues = consume_queue.Shard(0, 1)
+        handler = consume_queue.make_queues(
+            self.root, self.settings, self.feed, self._temp(), all_queues
         )
         workers = self._forget(QUEUE_WORKER_PREFIX, CONSUME_QUEUE_DIR)
         checkpoints.clear_unfinished(self.root)
-        with closing(files):
-            self._walk("queues", consume_queue.ConsumeQueues(site, files, self.feed))
+        with closing(handler.files):
+            self._walk("queues", handler)
         self._vouch(workers)
 
     def index(self) -> None:

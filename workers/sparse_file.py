@@ -7,15 +7,13 @@ RocketMQ would misread. Nobody stores through a map of such a file: a full disk 
 import errno
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from node.runtime import disk
 from node.runtime.disk import NO_DESCRIPTORS, sync_dir_if_there, sync_file, write_all
-from node.store.file_cache import data_extents
-
-_CHUNK_BYTES = 1 << 20
+from node.store.file_cache import nonzero_pieces
 
 File = TypeVar("File")
 
@@ -85,20 +83,10 @@ class Unsynced(Generic[File]):
             raise
 
 
-def nonzero_pieces(descriptor: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Position and length of pieces of [start, stop), of _CHUNK_BYTES at most, that hold anything
-    but zeros."""
-    for begin, end in data_extents(descriptor, start, stop):
-        for position in range(begin, end, _CHUNK_BYTES):
-            found = os.pread(descriptor, min(_CHUNK_BYTES, end - position), position)
-            if any(found):
-                yield position, len(found)
-
-
 def zero_from(descriptor: int, start: int, stop: int) -> bool:
     """Makes [start, stop) zero and holes stay holes; returns whether anything was changed."""
     changed = False
-    for position, size in nonzero_pieces(descriptor, start, stop):
-        write_all(descriptor, bytes(size), position)
+    for position, piece in nonzero_pieces(descriptor, start, stop):
+        write_all(descriptor, bytes(len(piece)), position)
         changed = True
     return changed

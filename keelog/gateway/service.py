@@ -33,8 +33,8 @@ from node.reader.follower import ReaderSite, open_fitting, transfer_limits
 from node.runtime import disk, shortage, state_page, stats, stats_series, stored_times
 from node.runtime.event_log import fields
 from node.runtime.process import met_damage, now_ms
+from node.runtime.run_files import read_members, write_members
 from node.store.config.topics_file import TopicsFile
-from node.store.run_files import read_members, write_members
 from protocol import errors, names
 from protocol.record.codec import Record
 from protocol.remoting.codes import ResponseCode

@@ -23,14 +23,7 @@ from node.runtime.shortage import as_refusal, is_shortage
 from node.runtime.state_page import RUNNING, STOPPING, WorkerPage
 from node.runtime.stats import Counts, StatsPage, TopicCounts
 from node.runtime.wakeup import READER, Context
-from node.serving.request_server import (
-    BadFrames,
-    Payload,
-    Received,
-    RequestWait,
-    Server,
-    bulk_socket,
-)
+from node.serving import request_server
 from node.store.config.topics_file import TopicsFile
 from node.store.opening import RunningStore
 from node.store.query.pull import TransferLimits
@@ -52,7 +45,7 @@ SHORTAGE_S = 0.1
 """The pause after a turn that failed because no descriptor was free."""
 PULL = "pull"
 
-Send = Callable[[bytes, Header, Payload | None], bool]
+Send = Callable[[bytes, Header, request_server.Payload | None], bool]
 
 
 class ReaderService:
@@ -81,14 +74,16 @@ class ReaderService:
         self._limits = limits
         self._send = send
 
-    def handle(self, received: Received | BadFrames, now: float) -> None:
+    def handle(
+        self, received: request_server.Received | request_server.BadFrames, now: float
+    ) -> None:
         """Replies to one request, or holds it. Never raises for what a client sent."""
         self.requests += 1
         desk = self.desk
         if desk.store.removed.number != desk.removals:
             desk.note_removals()
         began, pulls = monotonic_ns(), self.stats.pulls
-        if isinstance(received, BadFrames):
+        if isinstance(received, request_server.BadFrames):
             self._refuse(received.peer, received.request_id, "", received.error)
             return
         header: Header = {}
@@ -116,9 +111,11 @@ class ReaderService:
             self._send(received.peer, frames.answer(number, **found.fields), found.payload)
             self.stats.answered(operation, monotonic_ns() - began)
 
-    def refuse(self, received: Received | BadFrames, error: errors.MqError) -> None:
+    def refuse(
+        self, received: request_server.Received | request_server.BadFrames, error: errors.MqError
+    ) -> None:
         """Refuses one request with `error`, whatever it asks for."""
-        if isinstance(received, BadFrames):
+        if isinstance(received, request_server.BadFrames):
             number = received.request_id
         else:
             try:
@@ -197,7 +194,7 @@ class ReaderStats:
         self.pulls = 0
         """The answers to pulls, refusals included."""
 
-    def pulled(self, topic: str, header: Header, payload: Payload | None) -> None:
+    def pulled(self, topic: str, header: Header, payload: request_server.Payload | None) -> None:
         """Counts the answer to a pull, which may be a refusal."""
         self.pulls += 1
         if not header["ok"]:
@@ -235,7 +232,7 @@ class Reader:
     def __init__(
         self,
         site: ReaderSite,
-        server: Server,
+        server: request_server.Server,
         page: WorkerPage,
         context: Context,
     ) -> None:
@@ -260,7 +257,7 @@ class Reader:
         """Serves until the flag is set, then answers the held pulls."""
         server, follower, sleep_ms = self.server, self._follower, 0
         bell_fd = follower.bell_fd
-        wait = RequestWait((*server.watched, bell_fd, stop.fd), server)
+        wait = request_server.RequestWait((*server.watched, bell_fd, stop.fd), server)
         self._page.publish(state=RUNNING)
         while not stop.is_set:
             ready = wait.poll(sleep_ms, self.was_lone)
@@ -362,8 +359,8 @@ def _serve(child: process.ChildProcess, settings: Settings, stop: process.StopFl
     site = ReaderSite(root, f"{READER}{options.index}", options.shards, settings)
     with process.take_place(root, site.slot) as page:
         context: Context = zmq.Context()
-        bulk = bulk_socket(options.local) if options.local else ""
-        server = Server(
+        bulk = request_server.bulk_socket(options.local) if options.local else ""
+        server = request_server.Server(
             context, options.bind, FRAME_BYTES_MAX, ANSWERS_MAX, local=options.local, bulk=bulk
         )
         reader = Reader(site, server, page, context)

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from node.runtime.event_log import fields
-from node.runtime.store_paths import check_held, held_store, irregular
+from node.runtime.store_paths import check_held, held_open, held_store, irregular
 
 log = logging.getLogger("keelog.disk")
 
@@ -205,12 +205,9 @@ def sync_with_length(descriptor: int) -> None:
 
 def sync_file(path: Path) -> None:
     """Makes a file's bytes durable. A file that was removed meanwhile needs nothing."""
-    with suppress(FileNotFoundError):
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fdatasync(descriptor)
-        finally:
-            os.close(descriptor)
+    flags = os.O_RDONLY | os.O_CLOEXEC
+    with suppress(FileNotFoundError), held_open(os.open(path, flags)) as descriptor:
+        os.fdatasync(descriptor)
 
 
 @contextmanager
@@ -218,11 +215,8 @@ def open_dir(path: Path) -> Iterator[int]:
     """A folder's descriptor. Opened before a rename that is to be synced, it keeps a lack of
     descriptors from coming between the two."""
     check_held()
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with held_open(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as descriptor:
         yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def sync_dir(path: Path) -> None:
@@ -306,12 +300,9 @@ def remove_tree(path: Path) -> None:
 
 def write_synced(path: Path, data: bytes) -> None:
     """Writes a whole file and makes its bytes, not its name, durable."""
-    descriptor = open_file(path, create=True, empty=True, own=True)
-    try:
+    with held_open(open_file(path, create=True, empty=True, own=True)) as descriptor:
         write_all(descriptor, data, 0)
         sync_with_length(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def write_with_backup(path: Path, data: bytes) -> None:
@@ -352,11 +343,8 @@ def replace_unsynced(path: Path, data: bytes) -> None:
     needs. Raises OSError; IrregularFile for a folder in its place."""
     temporary = path.with_name(path.name + _TEMPORARY_SUFFIX)
     try:
-        descriptor = open_file(temporary, create=True, empty=True, own=True)
-        try:
+        with held_open(open_file(temporary, create=True, empty=True, own=True)) as descriptor:
             write_all(descriptor, data, 0)
-        finally:
-            os.close(descriptor)
         rename(temporary, path)
     except IsADirectoryError as error:
         place = str(error.filename2 or error.filename)

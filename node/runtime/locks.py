@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Self
 
-from node.runtime.store_paths import check_held, no_permission, open_regular
+from node.runtime.store_paths import check_held, held_open, no_permission, open_regular
 from protocol.errors import NotAStore, StoreError, StoreLocked
 from protocol.names import LOCK_FILE
 
@@ -71,10 +71,8 @@ class FileLock:
             raise
         if is_taken:
             return cls(path, descriptor)
-        try:
+        with held_open(descriptor):
             pid = holder_of(descriptor)
-        finally:
-            os.close(descriptor)
         raise StoreLocked(
             f"{path} is held by another process{'' if pid is None else f', {pid}'}",
             "stop the node or broker that owns it; reading commands need no lock",

@@ -11,17 +11,30 @@
   and the supervisor. A node that nobody may follow has no such file.
 - `timers`: how many timer messages wait, for the supervisor. The tasks write it, and the writer of
   a node without any.
+- `members`: who is in which group now, from the gateway for the supervisor. The gateway replaces
+  the file when something has changed. The next one reads it when it starts: whom it awaits.
+- `groups`: the lag of consumer groups, from the tasks for the supervisor.
+- `recovered`: where the queues of messages that wait ended when the writer began. The process that
+  delivers them lowers its progress to the ends, once for each start of the writer, before new
+  messages can have taken the offsets of lost ones. `lowered` is the epoch for which it has done so.
+  No disk has to keep either: without them it lowers once more.
+
+`right`, which is a text, is the right of a node's own processes to append to the system's topics.
+It is random, and only the owner of the store can read it: whoever can could write the store's files
+as well. The writer makes it once; gateway and tasks send it along.
 """
 
 import json
+import secrets
 import typing
 from functools import cache
 from pathlib import Path
+from types import UnionType
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 from node.runtime import disk
+from node.runtime import store_paths as paths
 from node.runtime.state_page import run_dir
-from node.runtime.store_paths import RUN_FILE_BYTES_MAX, read_bounded
 from protocol.status import AT_MS, Fact
 
 Found = TypeVar("Found")
@@ -43,6 +56,14 @@ STEP = "stop the older one, then: keelog replica demote DIR --follow HOST:PORT"
 WAITS, LEADS, FOLLOWS = "waits", "leads", "follows"
 """What the keeper has the node do."""
 
+GROUP_ROWS_MAX = 500
+"""Pairs of a group and a topic in the file, the largest lag first; the others are summed up."""
+
+_MEMBERS_FILE = "members"
+_LOWERED = "lowered"
+_RIGHT_FILE = "right"
+_RIGHT_BYTES = 16
+
 ENDED_SHOWN_MAX = 16
 """Ends of connections in the file: the latest."""
 
@@ -53,15 +74,22 @@ class RunFile(Generic[Found]):
     `usual` is what readers get while the file is missing, or holds anything else.
     """
 
-    def __init__(self, name: str, kind: type[Any], usual: Found) -> None:
+    def __init__(
+        self,
+        name: str,
+        kind: type[Any],
+        usual: Found,
+        bytes_max: int = paths.RUN_FILE_BYTES_MAX,
+    ) -> None:
         self._name = name
+        self._bytes_max = bytes_max
         self._kind = kind
         self._usual = usual
 
     def read(self, root: Path) -> Found:
         """What the file says. Raises IrregularFile."""
         try:
-            text = read_bounded(run_dir(root) / self._name, RUN_FILE_BYTES_MAX)
+            text = paths.read_bounded(run_dir(root) / self._name, self._bytes_max)
             found: Found = row_of(self._kind, json.loads(text))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return self._usual
@@ -85,6 +113,8 @@ def row_of(kind: Any, found: Any) -> Any:
     outer, inner = typing.get_origin(kind), typing.get_args(kind)
     if outer is dict:
         return {row_of(inner[0], name): row_of(inner[1], one) for name, one in found.items()}
+    if outer is UnionType:
+        return None if found is None else row_of(inner[0], found)
     if outer is not None and isinstance(found, list):
         return outer(row_of(inner[0], one) for one in found)
     if hasattr(kind, "_fields"):
@@ -302,3 +332,127 @@ class TimerState(NamedTuple):
 
 _timers = RunFile("timers", TimerState, TimerState())
 read_timer_state, write_timer_state = _timers.read, _timers.write
+
+
+def write_members(root: Path, groups: dict[str, Any]) -> None:
+    """Replaces the file, which no disk has to keep. Raises OSError."""
+    disk.replace_unsynced(run_dir(root) / _MEMBERS_FILE, json.dumps(groups).encode())
+
+
+def read_members(root: Path) -> dict[str, Any]:
+    """By group: `members`, `awaited`, `topics`, and `queues`, who pulled last. Empty without a
+    file."""
+    try:
+        found = json.loads(
+            paths.read_bounded(run_dir(root) / _MEMBERS_FILE, paths.OFFSETS_FILE_BYTES_MAX)
+        )
+    except (FileNotFoundError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+class GroupLagRow(NamedTuple):
+    """How far a group is behind in a topic."""
+
+    group: str
+    topic: str
+    queues: int
+    members: int
+    lag: int
+    in_flight: int
+    lag_ms: Annotated[int | None, Fact("the age of the oldest that is not committed")] = None
+
+
+class LagSums(NamedTuple):
+    """Of the pairs that have no row."""
+
+    lag: int = 0
+    in_flight: int = 0
+
+
+class GroupsStatus(NamedTuple):
+    """The lag of consumer groups."""
+
+    groups: Annotated[
+        int, Fact("consumer groups and cursors", "rocketmq_consumer_group_number")
+    ] = 0
+    members: int = 0
+    lag: Annotated[int, Fact("messages that groups have not committed")] = 0
+    in_flight: Annotated[int, Fact("of these, those that members hold")] = 0
+    rows: tuple[GroupLagRow, ...] = ()
+    others: LagSums = LagSums()
+
+
+_groups: RunFile[Any] = RunFile("groups", GroupsStatus, GroupsStatus(), paths.QUEUES_FILE_BYTES_MAX)
+read_group_lags, write_group_lags = _groups.read, _groups.write
+
+
+class RecoveredEnds(NamedTuple):
+    """By topic, the end of each queue; `log_end` is that of the log."""
+
+    epoch: int
+    log_end: int
+    queues: dict[str, dict[str, int]]
+
+    def end_of(self, topic: str, queue_id: int) -> int:
+        """The offset of the queue's next message."""
+        return self.queues.get(topic, {}).get(str(queue_id), 0)
+
+    def not_above(self, before: "RecoveredEnds") -> "RecoveredEnds":
+        """The lesser of each end."""
+        lesser = {
+            topic: {
+                queue: min(end, before.end_of(topic, int(queue))) for queue, end in ends.items()
+            }
+            for topic, ends in self.queues.items()
+        }
+        return RecoveredEnds(self.epoch, min(self.log_end, before.log_end), lesser)
+
+
+_ends: RunFile[RecoveredEnds | None] = RunFile("recovered", RecoveredEnds, None)
+
+
+def write_ends(root: Path, ends: RecoveredEnds) -> None:
+    """For the writer, before it takes messages. Earlier ends that nobody has heeded still hold.
+
+    Raises OSError.
+    """
+    before = ends_to_heed(root)
+    _ends.write(root, ends if before is None else ends.not_above(before))
+
+
+def ends_to_heed(root: Path) -> RecoveredEnds | None:
+    """The ends above which no progress may be; None where it was lowered to them already."""
+    ends = _ends.read(root)
+    return None if ends is None or ends.epoch == _lowered(root) else ends
+
+
+def note_lowered(root: Path, epoch: int) -> None:
+    """What was saved is not above the ends of this epoch. Raises OSError."""
+    disk.replace_unsynced(run_dir(root) / _LOWERED, str(epoch).encode())
+
+
+def _lowered(root: Path) -> int:
+    try:
+        return int(paths.read_bounded(run_dir(root) / _LOWERED, paths.SMALL_FILE_BYTES_MAX))
+    except (OSError, ValueError):
+        return 0
+
+
+def make_right(folder: Path) -> str:
+    """The right of the store; made when there is none. Raises OSError."""
+    found = find_right(folder)
+    if not found:
+        found = secrets.token_hex(_RIGHT_BYTES)
+        disk.write_atomically(folder / _RIGHT_FILE, found.encode())
+    return found
+
+
+def find_right(folder: Path) -> str:
+    """The right of the store; empty when there is none."""
+    try:
+        found = (folder / _RIGHT_FILE).read_bytes()
+    except FileNotFoundError:
+        return ""
+    text = found.decode("ascii", "replace")
+    return text if len(text) == 2 * _RIGHT_BYTES and text.isalnum() else ""

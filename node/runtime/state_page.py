@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from node.runtime.event_log import stderr
-from node.runtime.store_paths import IrregularFile, check_held, is_in_place, open_regular
+from node.runtime.store_paths import IrregularFile, check_held, held_open, is_in_place, open_regular
 from protocol.names import KEELOG_DIR
 
 RUN_DIR = "run"
@@ -155,7 +155,7 @@ class _Page:
             if writable:
                 raise
             raise PageAbsent(str(error)) from None
-        try:
+        with held_open(descriptor):
             if writable and os.fstat(descriptor).st_size != PAGE_BYTES:
                 # A block after every byte: a store into a hole of a full disk ends the process.
                 os.pwrite(descriptor, bytes(PAGE_BYTES), 0)
@@ -165,8 +165,6 @@ class _Page:
             self._identity = _identity(status)
             access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
             self._map = mmap.mmap(descriptor, PAGE_BYTES, access=access)
-        finally:
-            os.close(descriptor)
         self.numbers = memoryview(self._map).cast("q")
         """The magic one and those of `fields`, as they are now: a look costs a third of a call."""
         self.fields_end = 1 + len(self.fields)
@@ -446,6 +444,14 @@ class StatePages:
         for page in self._mapped():
             page.close()
         self._log, self._workers, self._all = None, [None] * len(self._workers), []
+
+
+def read_log(root: Path) -> LogState | None:
+    """The writer's page; None while there is none to believe."""
+    with suppress(FileNotFoundError), LogPage.open(root) as page:
+        state = page.read()
+        return state if state.epoch else None
+    return None
 
 
 _EPOCH, _RECORDS, _APPENDED, _COMMITTED, _READABLE = (

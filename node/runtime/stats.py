@@ -31,7 +31,7 @@ from node.runtime import disk
 from node.runtime.event_log import fields
 from node.runtime.state_page import run_dir
 from node.runtime.stats_series import SERIES, Family, Series, SeriesKind, series
-from node.runtime.store_paths import IrregularFile, open_regular
+from node.runtime.store_paths import IrregularFile, held_open, open_regular
 
 log = logging.getLogger("keelog.stats")
 
@@ -262,13 +262,10 @@ class StatsFile:
 
     def __init__(self, path: Path, count: int) -> None:
         """Opens one that has `count` numbers. Raises OSError."""
-        descriptor = open_regular(path, os.O_RDWR)
-        try:
+        with held_open(open_regular(path, os.O_RDWR)) as descriptor:
             # A copied store may have holes here, too.
             _write_file(descriptor, os.pread(descriptor, _file_bytes(count), 0))
             self._map = mmap.mmap(descriptor, _file_bytes(count), access=mmap.ACCESS_WRITE)
-        finally:
-            os.close(descriptor)
         self._all = memoryview(self._map).cast("Q")
         self.numbers = self._all[_HEADER : _HEADER + count]
 
@@ -307,15 +304,12 @@ def _replace_file(path: Path, layout: int, count: int) -> None:
     """An empty file, in place of whatever is there. Raises OSError."""
     disk.make_dir(path.parent)
     temporary = path.with_name(path.name + ".new")
-    descriptor = open_regular(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-    try:
+    with held_open(open_regular(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC)) as descriptor:
         # With a block after every byte: a store into a hole of a full disk ends the process.
         data = bytearray(_file_bytes(count))
         head = memoryview(data).cast("Q")
         head[0], head[1] = STATS_MAGIC, layout
         _write_file(descriptor, data)
-    finally:
-        os.close(descriptor)
     temporary.replace(path)
 
 
@@ -333,14 +327,12 @@ def read_numbers(path: Path, layout: int, count: int) -> list[int] | None:
         descriptor = open_regular(path)
     except (OSError, IrregularFile):
         return None
-    try:
+    with held_open(descriptor):
         if os.fstat(descriptor).st_size != size:
             return None
         # Mapped, as a read may tear a number that is being stored.
         with mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) as mapped:
             numbers = memoryview(mapped).cast("Q").tolist()
-    finally:
-        os.close(descriptor)
     if numbers[:_HEADER] != [STATS_MAGIC, layout]:
         return None
     return numbers[_HEADER : _HEADER + count]

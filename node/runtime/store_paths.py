@@ -17,6 +17,7 @@ the listing shows when bytes are read.
 import os
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
@@ -402,6 +403,15 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, mode: int = 0o600) -> int
     raise irregular(path, found)
 
 
+@contextmanager
+def held_open(descriptor: int) -> Iterator[int]:
+    """For a block, at whose end it is closed."""
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
 def check_size(path: Path, size: int, bytes_max: int) -> None:
     """Raises IrregularFile for a file that is longer than any of its kind."""
     if size > bytes_max:
@@ -416,13 +426,10 @@ def read_bounded(path: Path, bytes_max: int) -> bytes:
     if isinstance(remote, RemotePath):
         check_size(path, remote.stat().st_size, bytes_max)
         return remote.read_bytes()
-    descriptor = open_regular(path)
-    try:
+    with held_open(open_regular(path)) as descriptor:
         size = os.fstat(descriptor).st_size
         check_size(path, size, bytes_max)
         return os.read(descriptor, size)
-    finally:
-        os.close(descriptor)
 
 
 def is_own_folder(path: Path) -> bool:

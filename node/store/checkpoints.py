@@ -27,6 +27,7 @@ from node.runtime import disk, store_paths
 from node.runtime.disk import sync_dir, write_atomically
 from node.runtime.event_log import fields
 from node.runtime.state_page import run_dir
+from node.runtime.store_paths import held_open
 from protocol.derived.removed import NOTHING_REMOVED, Removed, RemovedTopic
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
@@ -156,12 +157,9 @@ def save_lock_id(root: Path, store_id: str) -> None:
     The caller may hold the store's lock: that belongs to another file description.
     """
     word = store_id.encode()
-    descriptor = disk.open_file(root / LOCK_FILE, create=True, own=True)
-    try:
+    with held_open(disk.open_file(root / LOCK_FILE, create=True, own=True)) as descriptor:
         disk.write_all(descriptor, b"lock keelog %s %s\n" % (word, _lock_crc(word)), 0)
         disk.sync_with_length(descriptor)
-    finally:
-        os.close(descriptor)
     disk.sync_dir(root)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from node.runtime.locks import flock_of, record_lock_of
-from node.runtime.store_paths import IrregularFile, open_regular, read_bounded
+from node.runtime.store_paths import IrregularFile, held_open, open_regular, read_bounded
 from node.store import checkpoints
 from node.store.file_cache import refuse
 from node.store.identity.places import check_links, check_own_files
@@ -175,10 +175,8 @@ def find_owner(root: Path) -> Owner:
         return Owner.NOBODY
     except OSError as error:
         refuse(path, error)
-    try:
+    with held_open(descriptor):
         pid = record_lock_of(descriptor)
         if pid is not None:
             return Owner.WRITER if pid == _OF_A_DESCRIPTION else Owner.BROKER
         return Owner.NOBODY if flock_of(os.fstat(descriptor)) is None else Owner.SUPERVISOR
-    finally:
-        os.close(descriptor)

@@ -190,6 +190,17 @@ def data_extents(descriptor: int, start: int, stop: int) -> Iterator[tuple[int, 
         start = end
 
 
+def nonzero_pieces(descriptor: int, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
+    """Position and bytes of pieces of [start, stop), of _WINDOW_BYTES at most, that hold anything
+    but zeros."""
+    # All are found before any is read: reading ahead makes holes data.
+    for begin, end in list(data_extents(descriptor, start, stop)):
+        for position in range(begin, end, _WINDOW_BYTES):
+            found = os.pread(descriptor, min(_WINDOW_BYTES, end - position), position)
+            if any(found):
+                yield position, found
+
+
 class OpenFiles:
     """An LRU cache of open files.
 

@@ -10,7 +10,7 @@ replaces.
 
 import logging
 from collections import Counter
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import islice
 from pathlib import Path
 
@@ -43,18 +43,15 @@ def with_found_sizes(root: Path, pairs: tuple[str, ...]) -> tuple[str, ...]:
     Skips damaged files: the process that owns them reports the damage.
     """
     settings = load_settings(pairs)
-    found = {**_log_size(root), **_queue_size(root), **_index_sizes(root, settings)}
+    size = list_folder(root / COMMIT_LOG_DIR).file_bytes
+    found = {"mapped_file_size_commit_log": size} if size else {}
+    found |= {**_queue_size(root), **_index_sizes(root, settings)}
     for name, value in found.items():
         said = getattr(settings, name)
         if said != value and any(name in pair for pair in pairs):
             details = fields(setting=name, value=value, said=said)
             log.warning("a size is as the files of this store have it", extra=details)
     return (*pairs, *(f"{name}={value}" for name, value in found.items()))
-
-
-def _log_size(root: Path) -> dict[str, int]:
-    size = list_folder(root / COMMIT_LOG_DIR).file_bytes
-    return {"mapped_file_size_commit_log": size} if size else {}
 
 
 def _queue_size(root: Path) -> dict[str, int]:
@@ -73,8 +70,7 @@ def _queue_size(root: Path) -> dict[str, int]:
 
 
 def _index_sizes(root: Path, settings: Settings) -> dict[str, int]:
-    files = OpenFiles()
-    try:
+    with closing(OpenFiles()) as files:
         folder = IndexFolder(root, settings.index_geometry, files)
         for name in islice(reversed(folder.names()), INDEX_FILES_ASKED):
             try:
@@ -84,8 +80,6 @@ def _index_sizes(root: Path, settings: Settings) -> dict[str, int]:
                 continue
             slots, entries = folder.geometry
             return {"max_hash_slot_num": slots, "max_index_num": entries}
-    finally:
-        files.close()
     return {}
 
 

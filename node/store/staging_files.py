@@ -199,7 +199,7 @@ def frames_of(path: Path) -> list[Frame]:
     except FileNotFoundError:
         return []
     found: list[Frame] = []
-    try:
+    with store_paths.held_open(descriptor):
         size, at = os.fstat(descriptor).st_size, 0
         while True:
             head = os.pread(descriptor, _HEAD_BYTES, at)
@@ -208,8 +208,6 @@ def frames_of(path: Path) -> list[Frame]:
                 return found
             found.append(frame)
             at = frame.end
-    finally:
-        os.close(descriptor)
 
 
 def _frame(head: bytes, number: int, start: int) -> Frame | None:

@@ -21,7 +21,7 @@ from node.runtime.addresses import address_of, listen_at
 from node.runtime.event_log import fields
 from node.runtime.settings import Settings
 from node.runtime.state_page import run_dir
-from node.runtime.store_paths import no_permission, open_regular
+from node.runtime.store_paths import held_open, no_permission, open_regular
 from node.runtime.wakeup import READER_SLOTS
 from node.store.identity.places import check_links, check_own_files
 from node.supervisor import bind
@@ -131,17 +131,13 @@ def wait_for_orphans(root: Path, wait_s: float = ORPHANS_S_MAX) -> None:
 
 def _is_lock_free(path: Path) -> bool:
     try:
-        descriptor = open_regular(path, os.O_RDWR)
+        with held_open(open_regular(path, os.O_RDWR)) as descriptor:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except FileNotFoundError:
         return True
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    else:
-        return True
-    finally:
-        os.close(descriptor)
+    return True
 
 
 def remove_old_pages(root: Path, slots: set[str]) -> None:

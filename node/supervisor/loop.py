@@ -23,14 +23,13 @@ from node.runtime.addresses import loopback
 from node.runtime.disk import NO_RESOURCES, if_room
 from node.runtime.event_log import fields, stderr
 from node.runtime.locks import StoreLock
-from node.runtime.run_files import forget_other_master
+from node.runtime.run_files import forget_other_master, read_members
 from node.runtime.settings import Settings, load_settings
 from node.runtime.shortage import check_file_limit, check_task_limit, tasks_needed
 from node.runtime.store_paths import HeldStore
 from node.serving.request_server import Received, Server, serve_waiting
 from node.store.identity.places import create_store
 from node.store.identity.roles import check_role
-from node.store.run_files import read_members
 from node.supervisor import before_start, bind, child_process, plan
 from node.supervisor.options import Options, as_replica
 from node.supervisor.plan import READ_ONLY, TRIED_AGAIN, Child, ChildRole, ChildState

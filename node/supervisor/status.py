@@ -26,7 +26,6 @@ from node.runtime.settings import Settings
 from node.runtime.stats import SUM, Histogram, SlotStats, read_stats
 from node.serving.request_server import bulk_socket
 from node.store import staging_files
-from node.store.run_files import GroupsStatus, read_group_lags
 from node.supervisor import plan
 from node.supervisor.bind import Advertised
 from node.supervisor.child_process import UNKNOWN
@@ -264,7 +263,7 @@ class Status(NamedTuple):
     retention: RetentionStatus
     damage: DamageStatus
     operations: tuple[OperationStatus, ...]
-    groups: GroupsStatus
+    groups: run_files.GroupsStatus
     timers: run_files.TimerState
     followers: run_files.FollowersState
     following: run_files.FollowState | None
@@ -284,7 +283,7 @@ def status(view: NodeView) -> Status:
         slot.values.get(stats_series.series(stats_series.OPEN_TRANSACTIONS), 0) for slot in stats
     )
     has_gateway = any(child.role is plan.ChildRole.GATEWAY for child in view.children)
-    groups, url = read_group_lags(view.root), view.http_url
+    groups, url = run_files.read_group_lags(view.root), view.http_url
     is_everywhere = url.partition("://")[2].rpartition(":")[0] in WILDCARDS
     # Imported here: it brings numpy, for which a start must not wait.
     from protocol.kernel import loader

@@ -14,7 +14,7 @@ from node.runtime import disk
 from node.runtime.locks import record_lock_of
 from node.runtime.settings import Settings
 from node.runtime.state_page import WorkerPage, WorkerState, run_dir
-from node.runtime.store_paths import is_in_place, open_regular
+from node.runtime.store_paths import held_open, is_in_place, open_regular
 from node.store.condition import INDEX_WORKER, QUEUE_WORKER_PREFIX
 from node.store.indexes import list_index_files
 from protocol.derived.file_layouts import CHECKPOINT, INDEX_HEADER, IndexHeader, StoreCheckpoint
@@ -137,10 +137,7 @@ def live_workers(root: Path) -> dict[str, WorkerState]:
 
 def _is_locked(path: Path) -> bool:
     try:
-        descriptor = open_regular(path)
+        with held_open(open_regular(path)) as descriptor:
+            return record_lock_of(descriptor) is not None
     except FileNotFoundError:
         return False
-    try:
-        return record_lock_of(descriptor) is not None
-    finally:
-        os.close(descriptor)

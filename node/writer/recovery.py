@@ -10,11 +10,11 @@ which files a start finds missing, or which stop was none: the store goes on wit
 else would say so.
 """
 
-import errno
 import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -26,11 +26,12 @@ from node.runtime import disk
 from node.runtime.event_log import fields, stderr
 from node.runtime.process import now_ms
 from node.runtime.settings import Settings
-from node.runtime.state_page import LogPage
+from node.runtime.state_page import read_log
+from node.runtime.store_paths import held_open
 from node.store import checkpoints
 from node.store.condition import Condition, read_condition
 from node.store.config.topics_file import TopicsFile
-from node.store.file_cache import OpenFiles
+from node.store.file_cache import OpenFiles, data_extents, nonzero_pieces
 from node.store.identity.store_id import PUT_BACK
 from node.store.log.end import TailWalk, ends_at
 from node.store.log.reader import Bounds, LogReader, columns_past_damage, next_record
@@ -88,6 +89,9 @@ class LogEnd(NamedTuple):
 
     def path(self, base: int) -> Path:
         return self.folder / names.offset_file_name(base)
+
+    def path_at(self, offset: int) -> Path:
+        return self.path(offset - offset % self.segment_bytes)
 
 
 @dataclass(slots=True)
@@ -152,8 +156,7 @@ def examine(root: Path, settings: Settings, notify: Progress = ignore_progress) 
                 root, root / names.COMMIT_LOG_DIR, 0, "there is no segment", condition.floor
             )
         return found
-    files = OpenFiles()
-    try:
+    with closing(OpenFiles()) as files:
         segments = SegmentList(root / names.COMMIT_LOG_DIR, listing, files)
         found.end = segments.end
         if segments.end < condition.floor:
@@ -168,8 +171,6 @@ def examine(root: Path, settings: Settings, notify: Progress = ignore_progress) 
             found.records_behind, found.first_behind = records_behind(
                 segments, found.cut, found.last_store_timestamp
             )
-    finally:
-        files.close()
     return found
 
 
@@ -223,7 +224,7 @@ def _walk(
     if stopped is None:
         found.end += _filler_bytes(found)
     if found.end < found.floor:
-        path = found.log_end.path(found.end - found.end % found.segment_bytes)
+        path = found.log_end.path_at(found.end)
         why = stopped.why if stopped is not None else "the log ends here"
         raise _refused(found.root, path, found.end, why, found.floor)
     if (stopped is not None and stopped.kind != "end") or has_bytes_behind(found.log_end):
@@ -252,7 +253,7 @@ def _check_last_record(segments: SegmentList, tails: checkpoints.Tails, found: R
     stands = reader.peek(offset)
     if isinstance(stands, Torn) or (offset and isinstance(stands, Filler)):
         why = stands.why if isinstance(stands, Torn) else "a blank where a record was"
-        path = found.log_end.path(offset - offset % found.segment_bytes)
+        path = found.log_end.path_at(offset)
         raise _refused(found.root, path, offset, why, found.floor)
 
 
@@ -308,7 +309,7 @@ def _check_below_floor(reader: LogReader, offset: int, found: Recovery) -> None:
     stands = reader.peek(offset)
     if not isinstance(stands, Filler) or offset + stands.size < found.floor:
         why = stands.why if isinstance(stands, Torn) else "no whole record is here"
-        path = found.log_end.path(offset - offset % found.segment_bytes)
+        path = found.log_end.path_at(offset)
         raise _refused(found.root, path, offset, why, found.floor)
 
 
@@ -403,7 +404,7 @@ def carry_out(found: Recovery, crc: bool = True) -> int:
 def _report(found: Recovery, cut: Torn) -> dict[str, Any]:
     return {
         "cut_at": found.end,
-        "file": str(found.log_end.path(found.end - found.end % found.segment_bytes)),
+        "file": str(found.log_end.path_at(found.end)),
         "kind": cut.kind,
         "why": cut.why,
         "looks_like": "torn write" if found.looks_torn else "corruption",
@@ -456,20 +457,10 @@ def _losses(found: Recovery) -> Iterator[tuple[str, Mapping[str, Any]]]:
         count, path = len({queue.topic for queue in found.tails}), root / names.TOPICS_FILE
         what = "topics without messages are gone, all others have the default settings"
         yield "the table of topics is lost", {"file": path, "topics": count, "why": what}
-    begin = _begin_at_stop(found)
-    if begin is not None and begin < found.min_offset:
-        what = "segments were removed while no node ran"
-        yield "the log begins later", {"before": begin, "now": found.min_offset, "why": what}
-
-
-def _begin_at_stop(found: Recovery) -> int | None:
-    """Where the log began when the last writer stopped; None after a start of the machine."""
-    try:
-        with LogPage.open(found.root) as page:
-            state = page.read()
-    except FileNotFoundError:
-        return None
-    return state.min_offset if state.epoch else None
+    at_stop = read_log(root)  # None after a start of the machine
+    if at_stop is not None and at_stop.min_offset < found.min_offset:
+        before, what = at_stop.min_offset, "segments were removed while no node ran"
+        yield "the log begins later", {"before": before, "now": found.min_offset, "why": what}
 
 
 class RecoveryProgress:
@@ -530,12 +521,9 @@ def written_end(end: LogEnd) -> int:
     written = end.offset
     for base in segment_bases(end.root):
         if base + end.segment_bytes > end.offset:
-            descriptor = os.open(end.path(base), os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                for _, stop in _extents(descriptor, 0, end.segment_bytes):
+            with held_open(os.open(end.path(base), os.O_RDONLY | os.O_CLOEXEC)) as descriptor:
+                for _, stop in data_extents(descriptor, 0, end.segment_bytes):
                     written = max(written, base + stop)
-            finally:
-                os.close(descriptor)
     return written
 
 
@@ -544,34 +532,10 @@ def _bytes_behind(end: LogEnd) -> Iterator[tuple[int, int, bytes]]:
     for base in segment_bases(end.root):
         if base + end.segment_bytes <= end.offset:
             continue
-        descriptor = os.open(end.path(base), os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            for position, stop in _extents(
-                descriptor, max(end.offset - base, 0), end.segment_bytes
-            ):
-                for start in range(position, stop, _COPY_BYTES):
-                    chunk = os.pread(descriptor, min(_COPY_BYTES, stop - start), start)
-                    data = np.flatnonzero(np.frombuffer(chunk, np.uint8))
-                    if len(data):
-                        yield base, start, chunk[: int(data[-1]) + 1]
-        finally:
-            os.close(descriptor)
-
-
-def _extents(descriptor: int, position: int, stop: int) -> list[tuple[int, int]]:
-    """Where a file has data. All are found before any is read: reading ahead makes holes data."""
-    found: list[tuple[int, int]] = []
-    while position < stop:
-        try:
-            position = os.lseek(descriptor, position, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno != errno.ENXIO:
-                raise
-            break
-        hole = os.lseek(descriptor, position, os.SEEK_HOLE)
-        found.append((position, min(hole, stop)))
-        position = hole
-    return found
+        with held_open(os.open(end.path(base), os.O_RDONLY | os.O_CLOEXEC)) as descriptor:
+            start = max(end.offset - base, 0)
+            for position, piece in nonzero_pieces(descriptor, start, end.segment_bytes):
+                yield base, position, piece.rstrip(b"\0")
 
 
 def looks_torn(segments: SegmentList, torn: Torn) -> bool:
@@ -620,12 +584,9 @@ def quarantine(end: LogEnd, report: dict[str, Any]) -> Path:
 def zero_behind(end: LogEnd) -> None:
     """So that no stale record revives when the log grows up to it."""
     for base, position, chunk in _bytes_behind(end):
-        descriptor = disk.open_file(end.path(base))
-        try:
+        with held_open(disk.open_file(end.path(base))) as descriptor:
             disk.write_all(descriptor, bytes(len(chunk)), position)
             disk.sync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def drop_segments_behind(end: LogEnd) -> None:
@@ -647,8 +608,7 @@ def make_tail_durable(end: LogEnd, rewrite_from: int, sync_from: int) -> None:
     for base in segment_bases(end.root):
         if base + end.segment_bytes <= sync_from:
             continue
-        descriptor = disk.open_file(end.path(base))
-        try:
+        with held_open(disk.open_file(end.path(base))) as descriptor:
             position = max(rewrite_from - base, 0)
             stop = min(end.offset - base, end.segment_bytes)
             while position < stop:
@@ -656,7 +616,5 @@ def make_tail_durable(end: LogEnd, rewrite_from: int, sync_from: int) -> None:
                 disk.write_all(descriptor, chunk, position)
                 position += len(chunk)
             disk.sync(descriptor)
-        finally:
-            os.close(descriptor)
     if end.folder.is_dir():
         disk.sync_dir(end.folder)

@@ -9,12 +9,11 @@ from pathlib import Path
 
 from node.runtime import disk
 from node.runtime.settings import Settings
-from node.runtime.store_paths import read_bounded
+from node.runtime.store_paths import held_open, read_bounded
 from node.store import checkpoints
 from node.store.condition import read_checkpoint
 from node.store.quarantine import keep_bytes, move_file
-from node.store.repair import steps
-from node.store.repair.plan import LogPlan
+from node.store.repair import plan as repair_plan
 from node.writer.broker_checkpoint import lowered_checkpoint
 from node.writer.recovery import carry_out, examine
 from protocol.derived.file_layouts import encode_checkpoint
@@ -25,25 +24,25 @@ from protocol.record.lost_marker import MarkerPlace, gap_marker, queue_marker
 _COPY_BYTES = 1 << 20
 
 
-def repair_log(root: Path, plan: LogPlan, settings: Settings) -> None:
+def repair_log(root: Path, plan: repair_plan.LogPlan, settings: Settings) -> None:
     """Takes the log's steps, then ends the log as the next start would. Raises OSError,
     StoreDamaged."""
     for step in plan.steps:
         _take(root, step)
-    if any(isinstance(step, steps.CutLog) for step in plan.steps):
+    if any(isinstance(step, repair_plan.CutLog) for step in plan.steps):
         found = examine(root, settings)
         if found.cut is not None:
             carry_out(found, settings.enabled_append_prop_crc)
 
 
-def move_strangers(root: Path, found: list[steps.Step]) -> None:
+def move_strangers(root: Path, found: list[repair_plan.Step]) -> None:
     """Takes files that belong to no store out of `config/`, `consumequeue/` and `index/`."""
     for step in found:
-        if isinstance(step, steps.FileStep) and step.action == steps.MOVE_FILE:
+        if isinstance(step, repair_plan.FileStep) and step.action == repair_plan.MOVE_FILE:
             _move(root, step)
 
 
-def rewrite_checkpoint(root: Path, step: steps.FileStep, plan: LogPlan) -> None:
+def rewrite_checkpoint(root: Path, step: repair_plan.FileStep, plan: repair_plan.LogPlan) -> None:
     """RocketMQ's checkpoint says no more than the log holds."""
     lowered = lowered_checkpoint(read_checkpoint(root), plan.end, plan.last_time)
     data = read_bounded(step.path, CHECKPOINT_FILE_BYTES)
@@ -51,18 +50,18 @@ def rewrite_checkpoint(root: Path, step: steps.FileStep, plan: LogPlan) -> None:
     disk.write_atomically(step.path, encode_checkpoint(lowered))
 
 
-def _take(root: Path, step: steps.Step) -> None:
+def _take(root: Path, step: repair_plan.Step) -> None:
     match step:
-        case steps.FileStep(action=action) if action == steps.MOVE_FILE:
+        case repair_plan.FileStep(action=action) if action == repair_plan.MOVE_FILE:
             _move(root, step)
-        case steps.FileStep(action=action, path=path) if action == steps.DELETE_FILE:
+        case repair_plan.FileStep(action=action, path=path) if action == repair_plan.DELETE_FILE:
             disk.unlink(path)
             disk.sync_dir(path.parent)
-        case steps.SetLength():
+        case repair_plan.SetLength():
             _set_length(root, step)
-        case steps.FillHole():
+        case repair_plan.FillHole():
             _fill(root, step)
-        case steps.CutLog() if step.is_damage:
+        case repair_plan.CutLog() if step.is_damage:
             _lower(root, step)
         case _:
             pass  # What a crash left goes in the end, by recovery itself.
@@ -72,7 +71,7 @@ def _report(kind: str, why: str) -> dict[str, object]:
     return {"kind": kind, "why": why, "by": "keelog store repair"}
 
 
-def _move(root: Path, step: steps.FileStep) -> None:
+def _move(root: Path, step: repair_plan.FileStep) -> None:
     path = step.path
     if path in (checkpoints.own_dir(root), checkpoints.own_dir(root) / checkpoints.QUARANTINE_DIR):
         # It is in the place of the quarantine folder, and goes into that folder.
@@ -83,9 +82,8 @@ def _move(root: Path, step: steps.FileStep) -> None:
     move_file(root, step.offset, path, _report("moved", step.why))
 
 
-def _set_length(root: Path, step: steps.SetLength) -> None:
-    descriptor = disk.open_file(step.path)
-    try:
+def _set_length(root: Path, step: repair_plan.SetLength) -> None:
+    with held_open(disk.open_file(step.path)) as descriptor:
         if step.size > step.wanted:
             pieces = (
                 (step.offset + at, os.pread(descriptor, min(_COPY_BYTES, step.size - at), at))
@@ -97,15 +95,12 @@ def _set_length(root: Path, step: steps.SetLength) -> None:
         else:
             disk.allocate(descriptor, step.wanted)
         disk.sync_with_length(descriptor)
-    finally:
-        os.close(descriptor)
 
 
-def _fill(root: Path, step: steps.FillHole) -> None:
+def _fill(root: Path, step: repair_plan.FillHole) -> None:
     """Markers first, then the blank; zeros after it, so that nothing there is found again."""
-    descriptor = disk.open_file(step.path)
     base = step.segment_start
-    try:
+    with held_open(disk.open_file(step.path)) as descriptor:
         pieces = (
             (at, os.pread(descriptor, min(_COPY_BYTES, step.end - at), at - base))
             for at in range(step.start, step.end, _COPY_BYTES)
@@ -128,11 +123,9 @@ def _fill(root: Path, step: steps.FillHole) -> None:
             for at in range(step.blank_at + len(blank), step.end, _COPY_BYTES):
                 disk.write_all(descriptor, bytes(min(_COPY_BYTES, step.end - at)), at - base)
         disk.sync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
-def _lower(root: Path, step: steps.CutLog) -> None:
+def _lower(root: Path, step: repair_plan.CutLog) -> None:
     """Nothing of ours names an offset above the new end any more: recovery then cuts there, and
     workers reconcile with it as with any epoch that ended."""
     epochs = checkpoints.load_epochs(root)

@@ -15,6 +15,7 @@ from node.runtime.addresses import first_ipv4
 from node.runtime.event_log import fields
 from node.runtime.locks import StoreLock
 from node.runtime.process import check_created, now_ms
+from node.runtime.run_files import RecoveredEnds, make_right, write_ends
 from node.runtime.settings import Settings
 from node.runtime.shortage import as_refusal
 from node.runtime.state_page import RECOVERING, STOPPED, LogPage, run_dir
@@ -26,7 +27,6 @@ from node.store.config.topics_file import TopicsFile
 from node.store.identity.places import check_links, check_own_files
 from node.store.identity.store_id import check_guards, ensure_id
 from node.store.log.reader import Bounds
-from node.store.run_files import RecoveredEnds, make_right, write_ends
 from node.writer import recovery
 from node.writer.appender import Appender, Placement
 from node.writer.broker_checkpoint import SAVE_EVERY_S, BrokerCheckpoint, live_workers

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from node.store.run_files import RecoveredEnds, ends_to_heed, note_lowered, write_ends
+from node.runtime.run_files import RecoveredEnds, ends_to_heed, note_lowered, write_ends
 from protocol.derived.file_layouts import TimerCheck
 from protocol.names import DELAY_OFFSETS_FILE, TIMER_CHECK_FILE
 from tests.gateway.test_delayed import stored

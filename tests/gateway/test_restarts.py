@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 import keelog
-from node.store.run_files import read_members
+from node.runtime.run_files import read_members
 from node.supervisor.bind import free_ports
 from protocol.remoting.bodies import (
     ConsumerData,

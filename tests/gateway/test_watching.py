@@ -17,10 +17,10 @@ from keelog.gateway.connection import EndReason
 from keelog.gateway.handlers import Handlers
 from keelog.gateway.service import GatewayStats
 from keelog.gateway.tasks.loop import summed_up
+from node.runtime.run_files import GROUP_ROWS_MAX, LagSums, read_group_lags, write_group_lags
 from node.runtime.state_page import run_dir
 from node.runtime.stats import read_stats
 from node.runtime.stats_series import GATEWAY_CODES, GATEWAY_ENDS, GATEWAY_REQUESTS, series
-from node.store.run_files import GROUP_ROWS_MAX, LagSums, read_group_lags, write_group_lags
 from node.supervisor.monitoring.metrics import group_families
 from protocol.remoting.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 from protocol.remoting.codes import RequestCode, ResponseCode

@@ -10,7 +10,7 @@ from node.runtime.service_loop import LoopPace
 from node.runtime.settings import Settings
 from node.runtime.state_page import WorkerPage, queue_slot, run_dir
 from tests.workers.living_log import SETTINGS, LivingLog, derived
-from workers.consume_queue import ConsumeQueues, QueueWorkerSite, Shard
+from workers.consume_queue import ConsumeQueues, Shard
 from workers.dispatch import Dispatcher, Handler, WorkerSite
 from workers.feed import Feed, LiveFeed
 from workers.index_file import IndexFiles, IndexWriter
@@ -35,8 +35,8 @@ class Running:
         else:
             number, _, total = slot.removeprefix("queue-").partition("-of-")
             self.files = QueueWriter(log.root, SETTINGS.queue_file_bytes, temp, open_max)
-            site = QueueWorkerSite(log.root, Shard(int(number), int(total)))
-            self.handler = ConsumeQueues(site, self.files, self.feed)
+            shard = Shard(int(number), int(total))
+            self.handler = ConsumeQueues(log.root, self.files, self.feed, shard)
         self.page = WorkerPage.create(log.root, slot)
         self.waits: list[float] = []
         self.dispatcher = Dispatcher(

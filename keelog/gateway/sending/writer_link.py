@@ -20,8 +20,8 @@ from keelog.client.send import record_batch
 from keelog.client.send.record_batch import BatchReceipt, EncodedColumns, EncodedMessage
 from keelog.client.send.sender import SEND_BYTES_MAX, SEND_RECORDS_MAX, UNDER_WAY_MAX
 from keelog.gateway.connection import Gathering
+from node.runtime.run_files import find_right
 from node.runtime.settings import Settings
-from node.store.run_files import find_right
 from protocol.errors import MqError
 from protocol.record.waiting import RealPlace
 

@@ -23,10 +23,9 @@ from keelog.gateway.sending.writer_link import WriterLink
 from keelog.gateway.system_queue import WAIT_S_MAX, WaitingQueue
 from keelog.gateway.tasks.delay_level import DelayOffsets, DelayQueue
 from keelog.gateway.tasks.timers import TimerDeliverer
-from node.runtime import disk, process, state_page, store_paths, stored_times
+from node.runtime import disk, process, run_files, state_page, store_paths, stored_times
 from node.runtime.event_log import fields
 from node.runtime.settings import Settings
-from node.store import run_files
 from node.store.config.consumer_offsets import read_group_offsets
 from protocol.addresses import DEFAULT_NODE
 from protocol.errors import MqError

@@ -24,7 +24,6 @@ from node.runtime import disk, run_files
 from node.runtime.event_log import Seldom, fields
 from node.runtime.settings import Settings
 from node.runtime.stored_times import Arrivals, ClockSet, Moment, is_noted, moment, set_since
-from node.store.run_files import RecoveredEnds
 from protocol.derived.file_layouts import NO_TIMER_UNIT, TIMER_ROLL
 from protocol.errors import MqError
 from protocol.names import TIMER_CHECK_FILE
@@ -67,7 +66,7 @@ class TimerDeliverer:
     _link: WriterLink
     _settings: Settings
     _queue: WaitingQueue
-    _ends: RecoveredEnds | None = None
+    _ends: run_files.RecoveredEnds | None = None
     _sets: Sequence[ClockSet] = ()
     _now: Callable[[], Moment] = moment
     _closed_at: Moment | None = None

@@ -16,7 +16,7 @@ Where the log ends for the backup is read before any segment is copied:
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +25,8 @@ from node.runtime import disk
 from node.runtime.locks import FileLock
 from node.runtime.process import now_ms, raise_file_limit
 from node.runtime.settings import Settings
-from node.runtime.state_page import LogPage, LogState
+from node.runtime.state_page import LogState, read_log
+from node.runtime.store_paths import held_open
 from node.store.backup import folder
 from node.store.checkpoints import EpochLine, Tails, load_epochs, load_store_id, load_tails
 from node.store.condition import Owner, check_is_store, find_owner
@@ -222,8 +223,7 @@ def _check_overlap(
 
 
 def _first_difference(segment: HeldSegment, path: Path, count: int) -> int | None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with held_open(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as descriptor:
         if os.path.samestat(os.fstat(descriptor), os.fstat(segment.descriptor)):
             return None
         for at in range(0, count, _COMPARE_BYTES):
@@ -233,8 +233,6 @@ def _first_difference(segment: HeldSegment, path: Path, count: int) -> int | Non
                 pairs = enumerate(zip(ours, theirs, strict=False))
                 unequal = (number for number, (one, other) in pairs if one != other)
                 return at + next(unequal, min(len(ours), len(theirs)))
-    finally:
-        os.close(descriptor)
     return None
 
 
@@ -307,8 +305,7 @@ class SegmentCopy:
         if start == segment.start:
             # Never into a file that is there: it may be a second name of the store's own segment.
             disk.unlink(path, missing_ok=True)
-        target = disk.open_file(path, create=start == segment.start, own=True)
-        try:
+        with held_open(disk.open_file(path, create=start == segment.start, own=True)) as target:
             if os.path.samestat(os.fstat(target), os.fstat(segment.descriptor)):
                 reason = f"{path} is the store's own file: a backup never writes into one"
                 raise BackupRefused(reason, "take a backup into a new folder")
@@ -321,8 +318,6 @@ class SegmentCopy:
             disk.set_length(target, stop - segment.start)
             disk.set_length(target, self.manifest.segment_bytes)
             disk.sync_with_length(target)
-        finally:
-            os.close(target)
 
     def _damage(self, start: int, stop: int) -> Iterator[Stretch]:
         """Reads what was copied, from the backup; yields the stretches without whole records."""
@@ -337,11 +332,8 @@ class SegmentCopy:
 @contextmanager
 def log_of(root: Path, start: int, stop: int) -> Iterator[LogReader]:
     """The log of a backup, or of a store that nobody writes to, between two offsets."""
-    files = OpenFiles()
-    try:
+    with closing(OpenFiles()) as files:
         yield LogReader(open_segments(root / COMMIT_LOG_DIR, files), Bounds(start, stop))
-    finally:
-        files.close()
 
 
 def checked(reader: LogReader, start: int, stop: int) -> Iterator[RecordColumns | Stretch]:
@@ -387,7 +379,7 @@ def read_source(root: Path, settings: Settings) -> BackupSource:
     """
     check_is_store(root)
     owner = find_owner(root)
-    appended = _log_state(root)
+    appended = read_log(root)
     files, epochs, tails = folder.read_state(root), load_epochs(root), load_tails(root)
     is_ours = owner in (Owner.WRITER, Owner.SUPERVISOR)
     flushed, shortfall = _wait_flushed(root, appended) if is_ours else (None, "")
@@ -427,16 +419,6 @@ def _look(root: Path, settings: Settings, flushed: int | None, tails: Tails | No
         )
 
 
-def _log_state(root: Path) -> LogState | None:
-    """The writer's page; None while there is none to believe."""
-    try:
-        with LogPage.open(root) as page:
-            state = page.read()
-    except FileNotFoundError:
-        return None
-    return state if state.epoch else None
-
-
 def _wait_flushed(root: Path, before: LogState | None) -> tuple[int, str]:
     """Waits until what was appended before is flushed; how far that is, and why it may be below
     what the node had acknowledged.
@@ -447,7 +429,7 @@ def _wait_flushed(root: Path, before: LogState | None) -> tuple[int, str]:
     deadline = time.monotonic() + FLUSH_WAIT_S
     flushed = 0
     while before is not None:
-        now = _log_state(root)
+        now = read_log(root)
         if now is None:
             break
         flushed = now.flushed

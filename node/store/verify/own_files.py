@@ -7,7 +7,7 @@ snapshot names as its last, and the last records of some queues.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -57,12 +57,9 @@ def own_findings(store: CheckedStore) -> Iterator[Finding]:
     tails, epochs = store.condition.tails, store.condition.epochs
     if tails is None:
         return
-    files = OpenFiles()
-    try:
+    with closing(OpenFiles()) as files:
         removed = store.condition.removed
         found = disagreement(store.root, tails, epochs, store.log.segments, files, removed)
-    finally:
-        files.close()
     if found is not None:
         path = str(own_dir(store.root) / TAILS_FILE)
         yield Finding("error", FOREIGN_FILE, path, tails.last_record, f"is of another log: {found}")

@@ -26,7 +26,6 @@ from node.runtime.shortage import disk_space
 from node.runtime.state_page import LogState, WorkerState
 from node.store.checkpoints import QUARANTINE_DIR, own_dir
 from node.store.config.topics_file import TopicsFile
-from node.store.run_files import read_group_lags
 from node.supervisor import status
 from node.supervisor.plan import Child, ChildRole, ChildState, page_slot
 from protocol.errors import MqError
@@ -366,7 +365,7 @@ class TopicFamilies:
 
 def group_families(root: Path) -> Iterator[Metric]:
     """Yields them from the file of the tasks."""
-    found = read_group_lags(root)
+    found = run_files.read_group_lags(root)
     others = [(stats.OTHER_TOPICS, stats.OTHER_TOPICS, *found.others)]
     rows = [*((row.group, row.topic, row.lag, row.in_flight) for row in found.rows), *others]
     for name, text, value in (

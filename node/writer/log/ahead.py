@@ -27,6 +27,7 @@ from node.runtime import disk
 from node.runtime.event_log import fields
 from node.runtime.settings import Settings
 from node.runtime.shortage import begin_if_possible
+from node.runtime.store_paths import held_open
 from protocol.errors import StoreMoved
 
 _log_pages = logging.getLogger("keelog.pages_ahead")
@@ -109,8 +110,8 @@ class PagePrefetch:
 
     def _follow(self, place: GrowthPoint) -> None:
         """Asks for pages until the log has left this segment."""
-        descriptor, done = os.open(place.path, os.O_RDONLY | os.O_CLOEXEC), place.start
-        try:
+        done = place.start
+        with held_open(os.open(place.path, os.O_RDONLY | os.O_CLOEXEC)) as descriptor:
             while place is self._place and not self._stopping:
                 start = next_pages(place, self.claimed, done)
                 if start is None:
@@ -120,8 +121,6 @@ class PagePrefetch:
                     done = start + PAGES_STEP_BYTES
                     for piece in range(start, done, PIECE_BYTES):
                         os.posix_fadvise(descriptor, piece, PIECE_BYTES, os.POSIX_FADV_WILLNEED)
-        finally:
-            os.close(descriptor)
 
     def close(self) -> None:
         self._stopping = True
@@ -233,7 +232,7 @@ class ZeroPrefill:
         except (OSError, StoreMoved):
             self._end(part)
             raise
-        try:
+        with held_open(descriptor):
             written = 0
             while part is not None:
                 try:
@@ -243,8 +242,6 @@ class ZeroPrefill:
                 written += PART_BYTES
                 part = self._next(part.path) if written < ZEROS_SYNC_BYTES else None
             disk.sync(descriptor)
-        finally:
-            os.close(descriptor)
 
     def close(self) -> None:
         with self._guard:

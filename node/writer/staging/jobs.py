@@ -7,13 +7,14 @@ chunks to append, or as marks to find them in the log.
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from node.runtime import disk
 from node.runtime.shortage import refusal_for
-from node.runtime.store_paths import open_regular
+from node.runtime.store_paths import held_open, open_regular
 from node.store import staging_files as files
 from node.store.checkpoints import remove_unfinished
 from node.store.file_cache import OpenFiles
@@ -79,13 +80,10 @@ def begin(root: Path, batch: files.StagedBatch, journal: files.Journal) -> None:
         path = files.stage_path(root, batch, part.stage)
         frames = files.frames_of(path)
         check_part(path, part, frames)
-        descriptor = disk.open_file(path)
-        try:
+        with held_open(disk.open_file(path)) as descriptor:
             disk.sync_with_length(descriptor)
             for frame in frames:
                 files.read_frame(descriptor, path, frame)
-        finally:
-            os.close(descriptor)
     folder = files.batch_dir(root, batch)
     disk.make_dir(folder)
     # Every name before the journal's: a journal without its stages could never be resumed.
@@ -269,9 +267,8 @@ def position_in_log(
     staged one if they agree in all that the node does not fill in; unique keys make it the only
     one. The batch goes on after the last record that is found. Raises StoreDamaged, NotFound.
     """
-    opened = OpenFiles()
-    staged = StagedRecords(root, batch, journal.parts, journal.position)
-    try:
+    records = StagedRecords(root, batch, journal.parts, journal.position)
+    with closing(OpenFiles()) as opened, closing(records) as staged:
         listing = list_folder(root / COMMIT_LOG_DIR)
         segments = SegmentList(root / COMMIT_LOG_DIR, listing, opened)
         if not segments.start <= journal.offset <= end:
@@ -283,9 +280,6 @@ def position_in_log(
         if reader.stopped is not None:
             raise _unknown(root, reader.stopped.position, reader.stopped.why)
         return ahead.position
-    finally:
-        staged.close()
-        opened.close()
 
 
 def records_of(columns: RecordColumns) -> Iterator[bytes]:

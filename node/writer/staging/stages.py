@@ -25,6 +25,7 @@ from node.runtime import disk
 from node.runtime.event_log import fields
 from node.runtime.settings import Settings
 from node.runtime.shortage import refusal_for, room_below
+from node.runtime.store_paths import held_open
 from node.store import staging_files as files
 from node.store.checkpoints import own_dir
 from node.writer.appender import AppendRequest
@@ -216,13 +217,10 @@ class Staging:
             if not stage.crcs:
                 files.make_trash(self.root)
                 disk.make_dir(path.parent)
-            descriptor = disk.open_file(path, create=True, own=True)
-            try:
+            with held_open(disk.open_file(path, create=True, own=True)) as descriptor:
                 if os.fstat(descriptor).st_size > stage.end:
                     disk.set_length(descriptor, stage.end)
                 disk.write_all(descriptor, frame, stage.end)
-            finally:
-                os.close(descriptor)
         except OSError as error:
             if error.errno in disk.PASSING:
                 raise refusal_for(error, str(path)) from None

@@ -74,7 +74,7 @@ def test_a_backup_that_cannot_ask_the_running_node_says_so(
         owner.append(some(50))
         owner.flush()
         # As from another container, where the page is of another boot.
-        monkeypatch.setattr(source_module, "_log_state", lambda _root: None)
+        monkeypatch.setattr(source_module, "read_log", lambda _root: None)
         report = back_up(owner.root, out)
         assert "state page" in report.shortfall
         assert report.shape()["shortfall"] == report.shortfall
