@@ -326,17 +326,11 @@ def find_cursor(name: str, cursor: str) -> str:
 def layout_cursor(name: str, cursor: str) -> Queue:
     """The last queue of a page of `layout`."""
     topic, _, number = cursor.rpartition("/")
-    if (
-        len(cursor) > CURSOR_CHARS_MAX
-        or not names.is_folder_name(topic)
-        or not _is_queue_id(number)
-    ):
+    is_queue_id = number.isascii() and number.isdigit()
+    is_queue_id &= len(number) <= len(str(names.QUEUE_ID_MAX))
+    if len(cursor) > CURSOR_CHARS_MAX or not names.is_folder_name(topic) or not is_queue_id:
         raise BadRequest(f"field {name} is none of ours", "send that of the page before")
     return Queue(topic, int(number))
-
-
-def _is_queue_id(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= len(str(names.QUEUE_ID_MAX))
 
 
 def topic_names(name: str, topics: list[Any]) -> list[str]:

@@ -34,13 +34,6 @@ class GroupHeader(NamedTuple):
     topic: str = ""
 
 
-class TopicOfGroupHeader(NamedTuple):
-    """A topic and a group."""
-
-    topic: str
-    group: str
-
-
 class ProducerGroupHeader(NamedTuple):
     """One group of producers."""
 
@@ -94,7 +87,7 @@ class ResetOffsetHeader(NamedTuple):
 
 
 class ConsumerStatusHeader(NamedTuple):
-    """223: a topic of a group, and the id of one of its clients where it counts alone."""
+    """223, 303: a topic of a group; in 223 the id of one of its clients where it counts alone."""
 
     topic: str
     group: str
@@ -372,7 +365,6 @@ _CODES: Mapping[type[Any], tuple[int, ...]] = {
         *(Code.QUERY_TOPICS_BY_CONSUMER, Code.QUERY_SUBSCRIPTION_BY_CONSUMER),
         Code.GET_SUBSCRIPTIONGROUP_CONFIG,
     ),
-    TopicOfGroupHeader: (Code.QUERY_CONSUME_TIME_SPAN,),
     ProducerGroupHeader: (Code.GET_PRODUCER_CONNECTION_LIST,),
     ConsumeStatsHeader: (Code.GET_CONSUME_STATS,),
     AllConsumeStatsHeader: (Code.GET_BROKER_CONSUME_STATS,),
@@ -380,7 +372,9 @@ _CODES: Mapping[type[Any], tuple[int, ...]] = {
     PagedTopicsHeader: (Code.GET_ALL_TOPIC_CONFIG,),
     PagedGroupsHeader: (Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,),
     ResetOffsetHeader: (Code.INVOKE_BROKER_TO_RESET_OFFSET,),
-    ConsumerStatusHeader: (Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,),
+    ConsumerStatusHeader: (
+        *(Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, Code.QUERY_CONSUME_TIME_SPAN),
+    ),
     RunningInfoHeader: (Code.GET_CONSUMER_RUNNING_INFO,),
     ConsumeDirectlyHeader: (Code.CONSUME_MESSAGE_DIRECTLY,),
     CloneOffsetHeader: (Code.CLONE_GROUP_OFFSET,),
