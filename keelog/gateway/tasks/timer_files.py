@@ -464,7 +464,6 @@ class TimerLog:
                 self.end = start + self._file_bytes
 
     def files(self) -> Iterator[tuple[Positions, Units]]:
-        """The units of each file, and their positions."""
         for start, file in sorted(self._files.items()):
             count = min(self._per_file, max(0, self.end - start) // TIMER_UNIT_BYTES)
             yield start + np.arange(count, dtype=np.int64) * TIMER_UNIT_BYTES, file.rows[:count]
