@@ -491,18 +491,13 @@ class TimerLog:
         while 0 <= position < self.end and len(found) < count_max:
             file = files.get(position // file_bytes * file_bytes)
             if file is None:
-                break
+                return found, layouts.NO_TIMER_UNIT
             size, previous, _ = head(file.map, position % file_bytes)
             if size != TIMER_UNIT_BYTES:
-                break
+                return found, layouts.NO_TIMER_UNIT
             found.append(position)
-            if previous >= position:
-                break
-            position = previous
-        else:
-            if 0 <= position < self.end:
-                return found, position
-        return found, layouts.NO_TIMER_UNIT
+            position = previous if previous < position else layouts.NO_TIMER_UNIT
+        return found, position if 0 <= position < self.end else layouts.NO_TIMER_UNIT
 
     def gather(self, positions: Positions) -> Units:
         """The units at these positions, which must be there."""
