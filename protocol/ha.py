@@ -322,7 +322,8 @@ def parse_epochs(text: str) -> MasterEpochs:
     body = "".join(f"{line}\n" for line in lines[_HEAD_LINES:])
     try:
         count, checksum = (int(line) for line in lines[:_HEAD_LINES])
-        found = tuple(_epoch(line) for line in lines[_HEAD_LINES:])
+        parts = (line.partition("-")[::2] for line in lines[_HEAD_LINES:])
+        found = tuple(MasterEpoch(*map(int, both)) for both in parts)
     except ValueError as error:
         raise BadRequest(f"it makes no sense ({error})") from None
     # RocketMQ does not look at a checksum of 0.
@@ -331,8 +332,3 @@ def parse_epochs(text: str) -> MasterEpochs:
     if count != len(found) or list(found) != sorted(found):
         raise BadRequest(f"{count} epochs were written, and these are there: {found}")
     return found
-
-
-def _epoch(line: str) -> MasterEpoch:
-    number, _, start = line.partition("-")
-    return MasterEpoch(int(number), int(start))

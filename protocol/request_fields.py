@@ -111,7 +111,7 @@ class RequestLayout(Generic[Row]):
         return found
 
     @cached_property
-    def _defaults(self) -> dict[str, Any]:
+    def defaults(self) -> dict[str, Any]:
         defaults: dict[str, Any] = getattr(self.row, "_field_defaults", {})
         names = zip(self.fields, self.row.__annotations__, strict=True)
         return {name: defaults.get(attribute, _REQUIRED) for name, attribute in names}
@@ -132,7 +132,7 @@ class RequestLayout(Generic[Row]):
         """As `values`, in a loop, which takes three times as long. The oracle for it."""
         values = []
         for name, field in self.fields.items():
-            value, default = header.get(name), self._defaults[name]
+            value, default = header.get(name), self.defaults[name]
             is_absent = value is None and default is not _REQUIRED
             values.append(default if is_absent else field.checked(name, value))
         return tuple(values)
@@ -146,7 +146,7 @@ class RequestLayout(Generic[Row]):
         known: dict[str, Any] = {"plainly": self.values_plainly}
         lines = ["def values(header):", " try:"]
         for number, (name, field) in enumerate(self.fields.items()):
-            value, default = f"v{number}", self._defaults[name]
+            value, default = f"v{number}", self.defaults[name]
             known |= {f"d{number}": default, f"check{number}": field.check}
             known[f"choices{number}"] = field.choices
             taken = [
@@ -166,31 +166,20 @@ class RequestLayout(Generic[Row]):
         compiled: Callable[[Header], Row] = known["values"]
         return compiled
 
-    def lines(self, is_one_of_several: bool = False) -> list[str]:
-        """A row of docs/protocol.md's table for each field."""
-        return [
-            _line(name, field, "" if is_one_of_several else _absent(field, self._defaults[name]))
-            for name, field in self.fields.items()
-        ]
 
-
-class RequestForms(NamedTuple):
-    """The fields of an operation: those of every request, and groups of which it has one."""
-
-    always: RequestLayout[Any] | None
-    one_of: tuple[RequestLayout[Any], ...] = ()
-
-    def table(self) -> str:
-        """All fields as a Markdown table, for docs/protocol.md."""
-        lines = [] if self.always is None else self.always.lines()
-        for group in self.one_of:
-            lines += (line for line in group.lines(is_one_of_several=True) if line not in lines)
-        head = "| request field, type | absent | meaning |"
-        return "\n".join((head, "|---|---|---|", *lines))
+def request_table(always: RequestLayout[Any] | None, *one_of: RequestLayout[Any] | None) -> str:
+    """The fields of an operation as a Markdown table, for docs/protocol.md: those of every request,
+    then those of groups of which it has one."""
+    lines = ["| request field, type | absent | meaning |", "|---|---|---|"]
+    for layout in filter(None, (always, *one_of)):
+        for name, field in layout.fields.items():
+            absent = _absent(field, layout.defaults[name]) if layout is always else ""
+            line = _line(name, field, absent)
+            lines += [] if line in lines else [line]
+    return "\n".join(lines)
 
 
 def out_of_range(name: str, value: int, low: int, high: int) -> BadRequest:
-    """The refusal of a number."""
     return BadRequest(f"field {name} is {value}, outside [{low}, {high}]")
 
 
@@ -248,7 +237,6 @@ staging_id = _text(names.is_staging_id, "1 to 64 of the characters A-Z a-z 0-9 _
 
 
 def queue_offsets(name: str, pairs: Any) -> dict[int, int]:
-    """Pairs of a queue and an offset."""
     if not isinstance(pairs, list) or not all(_is_queue_offset(pair) for pair in pairs):
         raise BadRequest(f"field {name} is not a list of queues with their offsets")
     return dict(pairs)
@@ -276,7 +264,6 @@ def keys(name: str, keys: Any) -> tuple[str, ...]:
 
 
 def properties(name: str, found: dict[Any, Any]) -> dict[str, str]:
-    """A map of names to values."""
     if not all(isinstance(key, str) and isinstance(value, str) for key, value in found.items()):
         raise BadRequest(f"field {name} is no map of strings to strings")
     return found
@@ -293,7 +280,6 @@ def born_host(name: str, text: str) -> Host | None:
 
 
 def wait(name: str, wait: str) -> str:
-    """The event that an answer waits for."""
     if wait not in (WAIT_NONE, WAIT_FLUSHED, WAIT_REPLICATED):
         hint = "use none, flushed, replicated, or leave it out"
         raise BadRequest(f"field {name} is {wait[:40]!a}", hint)
@@ -312,13 +298,11 @@ def tags(name: str, expression: str) -> str:
 
 
 def message_id(_name: str, text: str) -> str:
-    """An offset message id."""
     parse_offset_message_id(text)
     return text
 
 
 def find_cursor(name: str, cursor: str) -> str:
-    """The cursor of a page of `find`."""
     if len(cursor) > CURSOR_CHARS_MAX:
         raise BadRequest(f"field {name} is none of ours: it is too long")
     return cursor
@@ -327,21 +311,14 @@ def find_cursor(name: str, cursor: str) -> str:
 def layout_cursor(name: str, cursor: str) -> Queue:
     """The last queue of a page of `layout`."""
     topic, _, number = cursor.rpartition("/")
-    if (
-        len(cursor) > CURSOR_CHARS_MAX
-        or not names.is_folder_name(topic)
-        or not _is_queue_id(number)
-    ):
+    is_queue_id = number.isascii() and number.isdigit()
+    is_queue_id &= len(number) <= len(str(names.QUEUE_ID_MAX))
+    if len(cursor) > CURSOR_CHARS_MAX or not names.is_folder_name(topic) or not is_queue_id:
         raise BadRequest(f"field {name} is none of ours", "send that of the page before")
     return Queue(topic, int(number))
 
 
-def _is_queue_id(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= len(str(names.QUEUE_ID_MAX))
-
-
 def topic_names(name: str, topics: list[Any]) -> list[str]:
-    """A list of text."""
     if not all(isinstance(topic, str) for topic in topics):
         raise BadRequest(f"field {name} holds other things than names")
     return topics

@@ -4,7 +4,7 @@ The processes parse by these declarations, and `scripts.docs.pages` fills the ta
 docs/protocol.md from them. The processes check what needs a look at a store, or at several fields.
 """
 
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from protocol import request_fields as checks
 from protocol.ids import Host, Queue
@@ -291,8 +291,6 @@ class CreateTopicFields(NamedTuple):
 
 
 class DeleteTopicFields(NamedTuple):
-    """A topic's name."""
-
     topic: TopicName
 
 
@@ -320,8 +318,6 @@ class PurgeBeforeTime(NamedTuple):
 
 
 class CursorGetFields(NamedTuple):
-    """A cursor of a topic."""
-
     topic: Topic
     group: Group
 
@@ -333,8 +329,6 @@ class GroupsFields(NamedTuple):
 
 
 class DeleteGroupFields(NamedTuple):
-    """A group, or cursor."""
-
     group: Group
 
 
@@ -416,8 +410,6 @@ class PullFields(NamedTuple):
 
 
 class GetByOffset(NamedTuple):
-    """One record by its log offset."""
-
     physical_offset: Annotated[int, Field("its log offset", 0, INT64_MAX)]
 
 
@@ -435,8 +427,6 @@ class GetByKey(NamedTuple):
 
 
 class GetByQueue(NamedTuple):
-    """One record by its number in a queue."""
-
     topic: Annotated[str, Field("its topic", check=checks.stored_topic)]
     queue_id: Annotated[int, Field("its queue", 0, QUEUE_ID_MAX, wire="queue")]
     offset: Annotated[int, Field("its queue offset", 0, INT64_MAX)]
@@ -538,15 +528,11 @@ class FetchFields(NamedTuple):
 
 
 class FetchedQueue(NamedTuple):
-    """The file of a queue."""
-
     topic: Annotated[str, Field("of a queue: its topic", check=checks.stored_topic)]
     queue_id: Annotated[int, Field("of a queue: its number", 0, QUEUE_ID_MAX, wire="queue")]
 
 
 class FetchedIndex(NamedTuple):
-    """A file of the index."""
-
     file: Annotated[str, Field("of an index file: its name", check=checks.index_file)]
 
 
@@ -566,25 +552,26 @@ OFFSETS, SEEK = RequestLayout(OffsetsFields), RequestLayout(SeekFields)
 LAYOUT, FETCH = RequestLayout(LayoutFields), RequestLayout(FetchFields)
 FETCHED_QUEUE, FETCHED_INDEX = RequestLayout(FetchedQueue), RequestLayout(FetchedIndex)
 
-REQUESTS: dict[str, checks.RequestForms] = {
-    "send": checks.RequestForms(SEND),
-    "append": checks.RequestForms(APPEND),
-    "stage": checks.RequestForms(STAGE),
-    "publish": checks.RequestForms(PUBLISH),
-    "unstage": checks.RequestForms(UNSTAGE),
-    "create_topic": checks.RequestForms(CREATE_TOPIC),
-    "delete_topic": checks.RequestForms(DELETE_TOPIC),
-    "purge_topic": checks.RequestForms(PURGE_TOPIC, (PURGE_BEFORE_OFFSET, PURGE_BEFORE_TIME)),
-    "groups": checks.RequestForms(GROUPS),
-    "delete_group": checks.RequestForms(DELETE_GROUP),
-    "cursor_get": checks.RequestForms(CURSOR_GET),
-    "cursor_commit": checks.RequestForms(CURSOR_COMMIT),
-    "pull": checks.RequestForms(PULL),
-    "get": checks.RequestForms(None, (GET_BY_OFFSET, GET_BY_ID, GET_BY_KEY, GET_BY_QUEUE)),
-    "find": checks.RequestForms(FIND),
-    "offsets": checks.RequestForms(OFFSETS),
-    "seek": checks.RequestForms(SEEK),
-    "layout": checks.RequestForms(LAYOUT),
-    "fetch": checks.RequestForms(FETCH, (FETCHED_QUEUE, FETCHED_INDEX)),
+REQUESTS: dict[str, tuple[RequestLayout[Any] | None, ...]] = {
+    "send": (SEND,),
+    "append": (APPEND,),
+    "stage": (STAGE,),
+    "publish": (PUBLISH,),
+    "unstage": (UNSTAGE,),
+    "create_topic": (CREATE_TOPIC,),
+    "delete_topic": (DELETE_TOPIC,),
+    "purge_topic": (PURGE_TOPIC, PURGE_BEFORE_OFFSET, PURGE_BEFORE_TIME),
+    "groups": (GROUPS,),
+    "delete_group": (DELETE_GROUP,),
+    "cursor_get": (CURSOR_GET,),
+    "cursor_commit": (CURSOR_COMMIT,),
+    "pull": (PULL,),
+    "get": (None, GET_BY_OFFSET, GET_BY_ID, GET_BY_KEY, GET_BY_QUEUE),
+    "find": (FIND,),
+    "offsets": (OFFSETS,),
+    "seek": (SEEK,),
+    "layout": (LAYOUT,),
+    "fetch": (FETCH, FETCHED_QUEUE, FETCHED_INDEX),
 }
-"""Every operation whose requests have fields."""
+"""Every operation whose requests have fields: those of every request, None: none, then groups of
+which it has one."""

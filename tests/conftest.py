@@ -13,6 +13,7 @@ from protocol.kernel import loader
 from tests.support import shared_node as shared
 from tests.support.faults.disk_faults import DiskFaults, build_library
 from tests.support.golden import GetStore, unpack
+from tests.support.kernel import using
 from tests.support.node import RunningNode
 
 # No deadline for one example: two cores that others use too are no clock.
@@ -130,7 +131,7 @@ def way(request: pytest.FixtureRequest) -> Iterator[str]:
     found = loader.kernel if wanted == "compiled" else None
     if wanted == "compiled" and found is None:
         pytest.skip("this installation has no compiled kernel")
-    with loader.using(found):
+    with using(found):
         yield wanted
 
 

@@ -163,7 +163,6 @@ class Commits:
         return found
 
     async def of(self, group: str) -> OfTopics:
-        """The offsets of one group."""
         return (await self.of_all(group)).get(group, {})
 
     async def of_all(self, group: str | None = None) -> Mapping[str, OfTopics]:
@@ -255,7 +254,6 @@ class QueueFacts:
         self.desk.see_end(self._now())
 
     def end(self) -> int:
-        """Where the log ends."""
         self.look()
         return self.desk.store.log.end
 

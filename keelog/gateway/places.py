@@ -26,8 +26,6 @@ RESETS_MAX = 65_536
 
 
 class GroupQueuePlace(NamedTuple):
-    """One queue of a group."""
-
     topic: str
     group: str
     queue_id: int

@@ -8,15 +8,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 from keelog.client import operations
 from keelog.client.core import ClientCore
 from keelog.client.event_loop import run
-from keelog.client.results import PullResult, Receipt
+from keelog.client.results import PullResult
 from keelog.gateway.sending.stored_properties import copy_of, is_committed
-from keelog.gateway.sending.writer_link import WriterLink
+from keelog.gateway.sending.writer_link import FutureSlot, WriterLink
 from node.runtime.event_log import fields
 from protocol import errors
 from protocol.record import codec, encode, waiting
@@ -141,26 +140,16 @@ async def _failed(
     link: WriterLink, deliveries: Sequence[Delivery]
 ) -> list[tuple[Delivery, errors.MqError]]:
     """Those that failed, and why, once all have their outcome."""
-    left, found = len(deliveries), list[tuple[Delivery, errors.MqError]]()
-    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def end(one: Delivery, outcome: Receipt | errors.MqError) -> None:
-        nonlocal left
-        if isinstance(outcome, errors.MqError):
-            found.append((one, outcome))
-        left -= 1
-        if not left and not ended.done():
-            ended.set_result(None)
-
-    for one in deliveries:
+    slots = [FutureSlot() for _ in deliveries]
+    for one, slot in zip(deliveries, slots, strict=True):
         if one.place is None:
-            end(one, errors.BadRequest("it names no real topic and queue"))
+            slot(errors.BadRequest("it names no real topic and queue"))
             continue
         copy = copy_of(one.record, one.place, one.properties, link.crc)
         is_inner = one.is_inner or is_committed(one.record)
-        link.put(copy, one.place, "", partial(end, one), is_inner=is_inner)
-    await ended
-    return found
+        link.put(copy, one.place, "", slot, is_inner=is_inner)
+    outcomes = zip(deliveries, await asyncio.gather(*(slot.done for slot in slots)), strict=True)
+    return [(one, found) for one, found in outcomes if isinstance(found, errors.MqError)]
 
 
 async def deliver_all(

@@ -166,7 +166,7 @@ class Topics:
 
     # Requests
 
-    def route(self, request: Request, wanted: hf.GetRouteInfoHeader) -> Reply:
+    def route(self, request: Request, wanted: hf.TopicHeader) -> Reply:
         """105: the one broker of a topic, and its queues."""
         known = self._known(wanted.topic, self.find(wanted.topic))
         if known is None:

@@ -268,13 +268,13 @@ class Checks:
         offset, chains = half.head.queue_offset, self._ends.chains
         first = chains.first_of(half)
         before = halves.number_in(half, halves.FIRST_OFFSET)
-        if offset in ops.resolved or chains.has_ended(first):
+        if offset in ops.resolved or first in chains.ended:
             return HalfVerdict.PASS
         if before is not None and (before in ops.resolved or before in ops.earlier):
             return HalfVerdict.PASS
         if chains.newest_of(first) > offset:
             return HalfVerdict.PASS  # it was stored again before the writer lost where a round was
-        if chains.is_ending(first):
+        if first in chains.ending:
             return HalfVerdict.STOP
         arrivals, born_ms = self._arrivals[ops.queue_id], half.head.born_timestamp
         age_ms = arrivals.age_ms(first.offset, born_ms, now)

@@ -156,8 +156,8 @@ class Chains:
         """Of a half message that was stored again: the first of its transaction."""
         self._newest: dict[halves.HalfPlace, int] = {}
         """By first half message: the offset of the newest."""
-        self._ended: dict[halves.HalfPlace, None] = {}
-        self._ending: set[halves.HalfPlace] = set()
+        self.ended: dict[halves.HalfPlace, None] = {}
+        self.ending: set[halves.HalfPlace] = set()
 
     def first_of(self, half: Record) -> halves.HalfPlace:
         """The first half message of a transaction."""
@@ -177,22 +177,16 @@ class Chains:
 
     def begin_end(self, first: halves.HalfPlace) -> bool:
         """False for a transaction that has ended, or ends right now."""
-        if first in self._ended or first in self._ending:
+        if first in self.ended or first in self.ending:
             return False
-        self._ending.add(first)
+        self.ending.add(first)
         return True
 
     def end(self, first: halves.HalfPlace, *, is_done: bool) -> None:
         """The end that has begun is done, or has failed."""
-        self._ending.discard(first)
+        self.ending.discard(first)
         if is_done:
-            _remember(self._ended, first, None)
-
-    def has_ended(self, first: halves.HalfPlace) -> bool:
-        return first in self._ended
-
-    def is_ending(self, first: halves.HalfPlace) -> bool:
-        return first in self._ending
+            _remember(self.ended, first, None)
 
 
 def _remember(table: dict[halves.HalfPlace, Any], key: halves.HalfPlace, value: Any) -> None:

@@ -62,7 +62,7 @@ class Doors:
         try:
             self._socket.bind(endpoint)
             if endpoint.startswith("tcp://") and monitor.poll(_LISTENING_MS_MAX):
-                descriptor = parse_socket_event(monitor.recv_multipart()[0]).value
+                _, descriptor = parse_socket_event(monitor.recv_multipart()[0])
                 self._listener = socket.socket(fileno=os.dup(descriptor))
         except zmq.ZMQError as error:
             if error.errno in _BAD_ADDRESS:

@@ -84,15 +84,12 @@ class IndexGeometry(NamedTuple):
 
     @property
     def file_bytes(self) -> int:
-        """Length of the file."""
         return self.entry_position(self.index_num)
 
     def slot_position(self, slot: int) -> int:
-        """Byte position of a slot."""
         return INDEX_HEADER.size + INDEX_SLOT.size * slot
 
     def entry_position(self, number: int) -> int:
-        """Byte position of an entry."""
         return INDEX_HEADER.size + INDEX_SLOT.size * self.slot_count + INDEX_ENTRY.size * number
 
 
@@ -114,7 +111,6 @@ class KeyBatch(NamedTuple):
 
     @classmethod
     def join(cls, batches: Sequence["KeyBatch"]) -> "KeyBatch":
-        """The keys of several batches, in order."""
         return cls(*(np.concatenate(columns) for columns in zip(*batches, strict=True)))
 
 
@@ -213,7 +209,6 @@ class TimerCheck(NamedTuple):
         return cls(*_TIMER_CHECK.unpack(data[: _TIMER_CHECK.size].ljust(_TIMER_CHECK.size, b"\0")))
 
     def file(self) -> bytes:
-        """The content of the file."""
         return _TIMER_CHECK.pack(*self).ljust(TIMER_CHECK_FILE_BYTES, b"\0")
 
 

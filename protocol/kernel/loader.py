@@ -11,8 +11,7 @@ group for each source file. A function takes addresses and lengths.
 
 import ctypes
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -240,14 +239,3 @@ def describe() -> str:
     if kernel is None:
         return f"numpy: {unfit()}" if _unfit else "numpy"
     return "compiled, carry-less CRC" if kernel.crc_way else "compiled"
-
-
-@contextmanager
-def using(other: Kernel | None) -> Iterator[None]:
-    """Another kernel, or none, for this process, for as long as it lasts: for tests and benches."""
-    global kernel
-    before, kernel = kernel, other
-    try:
-        yield
-    finally:
-        kernel = before

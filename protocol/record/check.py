@@ -85,11 +85,9 @@ class MessageUnits(NamedTuple):
     number: Ints
 
     def before(self, row: int) -> "MessageUnits":
-        """The first `row` of them."""
         return MessageUnits(self.queue, self.units[:row], self.number[:row])
 
     def after(self, rows: int) -> "MessageUnits":
-        """Those after the first `rows`."""
         return MessageUnits(self.queue, self.units[rows:], self.number[rows:])
 
 

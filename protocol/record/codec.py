@@ -269,11 +269,8 @@ def _decode_whole(
         return Torn(position, "bad_size", f"{size} bytes are too few for the hosts it says it has")
     head = layout.read(raw)
     if expected_offset is not None and head.physical_offset != expected_offset:
-        return Torn(
-            position,
-            "wrong_place",
-            f"says that it stands at {head.physical_offset}, not {expected_offset}",
-        )
+        why = f"says that it stands at {head.physical_offset}, not {expected_offset}"
+        return Torn(position, "wrong_place", why)
     if not 0 <= head.body_length <= size - layout.size - tail_bytes:
         return Torn(position, "bad_size", f"body length {head.body_length} in {size} bytes")
     topic_at = layout.size + head.body_length
@@ -284,11 +281,8 @@ def _decode_whole(
     properties_at = topic_at + topic_length + 2
     (properties_length,) = _SHORT(raw, properties_at - 2)
     if properties_at + properties_length != size:
-        return Torn(
-            position,
-            "bad_size",
-            f"lengths add up to {properties_at + properties_length}, not {size}",
-        )
+        why = f"lengths add up to {properties_at + properties_length}, not {size}"
+        return Torn(position, "bad_size", why)
     body = raw[layout.size : layout.size + head.body_length]
     is_sealed = sealed and verify and states_crc(raw[properties_at:])
     why = _check_whole(raw) if is_sealed else _check_body(body, head.body_crc) if verify else ""

@@ -7,6 +7,7 @@ Where they are not, it is a rolled-back transaction of a system topic: neither q
 """
 
 import zlib
+from dataclasses import replace
 from typing import NamedTuple
 
 from protocol.ids import Queue
@@ -80,13 +81,7 @@ def _marker(place: MarkerPlace, message: NewMessage, queue_offset: int) -> bytes
     crc = EMPTY_CRC_PROPERTY if place.sealed and room >= CRC_PROPERTY_BYTES else b""
     body, named = _filled(room - len(crc))
     # The body takes what properties cannot: RocketMQ bounds them, and a pair has a least length.
-    filled = NewMessage(
-        message.topic,
-        body,
-        message.queue_id,
-        sys_flag=message.sys_flag,
-        born_timestamp=place.store_timestamp,
-    )
+    filled = replace(message, body=body, born_timestamp=place.store_timestamp)
     record = bytearray(pack_record(filled, named + crc))
     for name, value in (
         ("queue_offset", queue_offset),

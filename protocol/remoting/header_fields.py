@@ -22,9 +22,9 @@ _NEXT = "nextBeginOffset"
 
 
 class TopicHeader(NamedTuple):
-    """One topic."""
-
     topic: str
+    accept_standard_json_only: bool = False
+    """Of 105: whether keys that are numbers have to be in quotes."""
 
 
 class GroupHeader(NamedTuple):
@@ -34,16 +34,7 @@ class GroupHeader(NamedTuple):
     topic: str = ""
 
 
-class TopicOfGroupHeader(NamedTuple):
-    """A topic and a group."""
-
-    topic: str
-    group: str
-
-
 class ProducerGroupHeader(NamedTuple):
-    """One group of producers."""
-
     producer_group: str
 
 
@@ -94,7 +85,7 @@ class ResetOffsetHeader(NamedTuple):
 
 
 class ConsumerStatusHeader(NamedTuple):
-    """223: a topic of a group, and the id of one of its clients where it counts alone."""
+    """223, 303: a topic of a group; in 223 the id of one of its clients where it counts alone."""
 
     topic: str
     group: str
@@ -102,8 +93,6 @@ class ConsumerStatusHeader(NamedTuple):
 
 
 class RunningInfoHeader(NamedTuple):
-    """307: a client of a group."""
-
     consumer_group: str
     client_id: str
 
@@ -151,20 +140,14 @@ class KvHeader(NamedTuple):
 
 
 class NamespaceHeader(NamedTuple):
-    """219: a namespace."""
-
     namespace: str
 
 
 class ClusterHeader(NamedTuple):
-    """224: a cluster."""
-
     cluster: str
 
 
 class BrokerNameHeader(NamedTuple):
-    """205 and 327: a broker."""
-
     broker_name: str
 
 
@@ -251,8 +234,6 @@ class SearchOffsetHeader(NamedTuple):
 
 
 class QueueHeader(NamedTuple):
-    """One queue."""
-
     topic: str
     queue_id: Int32
 
@@ -274,14 +255,10 @@ class QueryMessageHeader(NamedTuple):
 
 
 class ViewMessageHeader(NamedTuple):
-    """The message at a log offset."""
-
     offset: int
 
 
 class UnregisterClientHeader(NamedTuple):
-    """A client that leaves one of its groups."""
-
     client_id: Annotated[str, "clientID"]
     producer_group: str | None = None
     consumer_group: str | None = None
@@ -319,14 +296,10 @@ class EndTransactionHeader(NamedTuple):
 
 
 class ConsumerGroupHeader(NamedTuple):
-    """One group."""
-
     consumer_group: str
 
 
 class CreateTopicHeader(NamedTuple):
-    """A topic to make or change."""
-
     topic: str
     default_topic: str
     read_queue_nums: Int32
@@ -336,13 +309,6 @@ class CreateTopicHeader(NamedTuple):
     topic_sys_flag: Int32 = 0
     order: bool = False
     attributes: str | None = None
-
-
-class GetRouteInfoHeader(NamedTuple):
-    """The topic of which a client wants the brokers."""
-
-    topic: str
-    accept_standard_json_only: bool = False
 
 
 _CODES: Mapping[type[Any], tuple[int, ...]] = {
@@ -363,16 +329,14 @@ _CODES: Mapping[type[Any], tuple[int, ...]] = {
         Code.GET_CONSUMER_CONNECTION_LIST,
     ),
     CreateTopicHeader: (Code.UPDATE_AND_CREATE_TOPIC,),
-    GetRouteInfoHeader: (Code.GET_ROUTEINFO_BY_TOPIC,),
     TopicHeader: (
         *(Code.GET_TOPIC_CONFIG, Code.GET_TOPIC_STATS_INFO, Code.QUERY_TOPIC_CONSUME_BY_WHO),
-        *(Code.DELETE_TOPIC_IN_BROKER, Code.DELETE_TOPIC_IN_NAMESRV),
+        *(Code.DELETE_TOPIC_IN_BROKER, Code.DELETE_TOPIC_IN_NAMESRV, Code.GET_ROUTEINFO_BY_TOPIC),
     ),
     GroupHeader: (
         *(Code.QUERY_TOPICS_BY_CONSUMER, Code.QUERY_SUBSCRIPTION_BY_CONSUMER),
         Code.GET_SUBSCRIPTIONGROUP_CONFIG,
     ),
-    TopicOfGroupHeader: (Code.QUERY_CONSUME_TIME_SPAN,),
     ProducerGroupHeader: (Code.GET_PRODUCER_CONNECTION_LIST,),
     ConsumeStatsHeader: (Code.GET_CONSUME_STATS,),
     AllConsumeStatsHeader: (Code.GET_BROKER_CONSUME_STATS,),
@@ -380,7 +344,9 @@ _CODES: Mapping[type[Any], tuple[int, ...]] = {
     PagedTopicsHeader: (Code.GET_ALL_TOPIC_CONFIG,),
     PagedGroupsHeader: (Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,),
     ResetOffsetHeader: (Code.INVOKE_BROKER_TO_RESET_OFFSET,),
-    ConsumerStatusHeader: (Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,),
+    ConsumerStatusHeader: (
+        *(Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, Code.QUERY_CONSUME_TIME_SPAN),
+    ),
     RunningInfoHeader: (Code.GET_CONSUMER_RUNNING_INFO,),
     ConsumeDirectlyHeader: (Code.CONSUME_MESSAGE_DIRECTLY,),
     CloneOffsetHeader: (Code.CLONE_GROUP_OFFSET,),

@@ -12,7 +12,7 @@ null has its default. The fields of a request's header are declared in the same 
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from types import UnionType
 from typing import (
     Annotated,
@@ -172,36 +172,27 @@ def _reader(hint: Any) -> Read:
     if origin in (Union, UnionType):
         return _reader(args[0])
     if origin is tuple:
-        return _list_of(_reader(args[0]))
+        return partial(_list, _reader(args[0]))
     if origin is not None:
-        return _map_of(_reader(args[0]), _reader(args[1]))
-    return _SCALARS.get(hint) or _nested(hint)
+        return partial(_map, _reader(args[0]), _reader(args[1]))
+    return _SCALARS.get(hint) or partial(_nested, hint)
 
 
-def _list_of(read: Read) -> Read:
-    def read_list(found: Any) -> tuple[Any, ...]:
-        if not isinstance(found, list):
-            raise TypeError
-        return tuple(map(read, found))
-
-    return read_list
+def _list(read: Read, found: Any) -> tuple[Any, ...]:
+    if not isinstance(found, list):
+        raise TypeError
+    return tuple(map(read, found))
 
 
-def _map_of(read_key: Read, read: Read) -> Read:
-    def read_map(found: Any) -> dict[Any, Any]:
-        if not isinstance(found, dict):
-            raise TypeError
-        return {read_key(key): read(value) for key, value in found.items()}
-
-    return read_map
+def _map(read_key: Read, read: Read, found: Any) -> dict[Any, Any]:
+    if not isinstance(found, dict):
+        raise TypeError
+    return {read_key(key): read(value) for key, value in found.items()}
 
 
-def _nested(row: type[Any]) -> Read:
-    def read_nested(found: Any) -> Any:
-        # A text is the key of a map, which was an object.
-        return java_class(row).read(parse_java_json(found) if isinstance(found, str) else found)
-
-    return read_nested
+def _nested(row: type[Any], found: Any) -> Any:
+    # A text is the key of a map, which was an object.
+    return java_class(row).read(parse_java_json(found) if isinstance(found, str) else found)
 
 
 def _int64(value: Any) -> int:

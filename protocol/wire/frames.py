@@ -217,12 +217,6 @@ def refusal(request: int, error: MqError) -> Header:
     }
 
 
-def raise_refusal(header: Header) -> None:
-    """Raises the error that a refusal describes; returns when the answer is good."""
-    if not header.get("ok"):
-        raise refusal_error(header)
-
-
 def refusal_error(header: Header) -> MqError:
     """Returns the error that a refusal describes.
 

@@ -14,7 +14,6 @@ import struct
 from collections import deque
 from collections.abc import Callable, Iterable
 from math import inf
-from typing import NamedTuple
 
 GREETING_BYTES = 64
 GREETING = struct.pack(">B8xBBB20sB31x", 0xFF, 0x7F, 3, 1, b"NULL", 0)
@@ -295,16 +294,11 @@ class Connection:
         return self._large_flags, data if len(data) >= BYTES_FRAME_MIN else bytes(data)
 
 
-class SocketEvent(NamedTuple):
-    """`event` is one of zmq.EVENT_*; `value` is a descriptor or an error, by the event."""
-
-    event: int
-    value: int
-
-
-def parse_socket_event(frame: bytes) -> SocketEvent:
-    """Of a monitor's message: its first frame. The second one names the endpoint."""
-    return SocketEvent(*_SOCKET_EVENT.unpack(frame))
+def parse_socket_event(frame: bytes) -> tuple[int, int]:
+    """Of a monitor's message the first frame: one of zmq.EVENT_*, and a descriptor or an error, by
+    the event. The second frame names the endpoint."""
+    event, value = _SOCKET_EVENT.unpack(frame)
+    return event, value
 
 
 class AwakeLook:

@@ -11,11 +11,13 @@ import dataclasses
 import re
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from keelog.cli.settings import value_text
 from keelog.pipeline.tables import KAFKA, SINK, TABLES
 from node.runtime.settings import Settings
+from protocol.request_fields import request_table
 from protocol.requests import REQUESTS
 from scripts.docs.format import PARTS
 
@@ -114,7 +116,9 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
         "numbers": lambda: readme_numbers((ROOT / "docs/performance.md").read_text("utf-8"))
     },
     "docs/format.md": PARTS,
-    "docs/protocol.md": {f"request {name}": one.table for name, one in REQUESTS.items()},
+    "docs/protocol.md": {
+        f"request {name}": partial(request_table, *of) for name, of in REQUESTS.items()
+    },
     "docs/settings.md": {"settings": settings_table},
     "docs/spark.md": {"columns": column_tables},
 }

@@ -13,8 +13,8 @@ from keelog.client.send.record_batch import BatchReceipt, RecordBatch
 from keelog.client.transport.io_thread import IoThread
 from protocol.errors import BadRequest, IllegalMessage, MessageTooLarge, NodeBusy, NotConnected
 from protocol.ids import NO_HOST
-from protocol.kernel import loader
 from tests.support.fake_node import FakeNode
+from tests.support.kernel import using
 from tests.support.node import wait_until
 
 BODIES = [b"%d" % n for n in range(30)]
@@ -45,7 +45,7 @@ def test_a_batch_is_one_request_and_its_receipt_knows_each_message(
     assert [r.unique_key for r in receipt] == [r.unique_key for r in stored]
     assert [r.msg_id for r in receipt] == [r.message_id for r in stored]
     assert receipt.joined_ids() == ",".join(r.message_id for r in stored)
-    with loader.using(None):
+    with using(None):
         assert receipt.joined_ids() == ",".join(r.message_id for r in stored)
     assert receipt.physical_offsets.tolist() == [r.physical_offset for r in stored]
     assert len({r.unique_key for r in receipt}) == 30

@@ -21,6 +21,7 @@ from protocol.kernel import loader
 from protocol.record.waiting import RealPlace
 from protocol.remoting.codes import BadCommand, ResponseCode
 from protocol.remoting.header_fields import SendMessageHeader
+from tests.support.kernel import using
 
 BODY_MAX = 60
 KEY = b"UNIQ_KEY\x01AC1100010000000000000000A1B2\x02"
@@ -101,7 +102,7 @@ def test_a_batch_has_the_records_of_its_messages(
 ) -> None:
     batch = sent if isinstance(sent, bytes) else b"".join(encoded(*item) for item in sent)
     with_kernel = outcome(crc, batch, host, topic)
-    with loader.using(None):
+    with using(None):
         assert outcome(crc, batch, host, topic) == with_kernel
 
 

@@ -206,7 +206,7 @@ class ZmqConnection:
         """Reads what the monitor has seen: whether it came up, was refused, and was lost."""
         up = refused = lost = False
         while self.monitor.poll(0):
-            event = zmtp.parse_socket_event(self.monitor.recv_multipart()[0]).event
+            event, _ = zmtp.parse_socket_event(self.monitor.recv_multipart()[0])
             if event == zmq.EVENT_CONNECTED:
                 self.is_foreign = not self.ever_connected
             elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:

@@ -60,9 +60,13 @@ _BOOLEANS = {"true": True, "false": False}
 _KNOWN = frozenset(one.name for one in dataclass_fields(Settings))
 
 
+Totals = Mapping[tuple[str, str], int]
+"""By the name of a statistic, and of what."""
+
+
 class _Look(NamedTuple):
     at: float
-    totals: Mapping[tuple[str, str], int]
+    totals: Totals
 
 
 class BrokerCounts:
@@ -134,7 +138,7 @@ class BrokerCounts:
         """Of all keys of a statistic together, each second: over the last 10 s, 60 s and 600 s."""
         minutes, hours = self._looks[0], self._looks[1]
         spans = (list(minutes)[-2:], minutes, list(hours)[-2:] if len(hours) > 1 else minutes)
-        return [_rate_of_all(looks, name) for looks in spans]
+        return [_growth(looks, lambda totals: _sum(totals, name))[1] for looks in spans]
 
     def total(self, name: str) -> int:
         """Of all keys of a statistic together, since the counts began."""
@@ -151,25 +155,23 @@ class BrokerCounts:
 
 def _of_span(looks: Iterable[_Look], name: str, key: str) -> bodies.StatsOfSpan:
     """StatsItem#computeStatsData: sums of messages, so a message is one time."""
-    known = list(looks)
-    if len(known) < 2:
-        return bodies.StatsOfSpan()
-    first, last = known[0], known[-1]
     # What was not there yet at the first look has come since.
-    total = max(0, last.totals.get((name, key), 0) - first.totals.get((name, key), 0))
-    return bodies.StatsOfSpan(total, total / (last.at - first.at), 1.0 if total else 0.0)
+    total, each_s = _growth(looks, lambda totals: totals.get((name, key), 0))
+    return bodies.StatsOfSpan(total, each_s, 1.0 if total else 0.0)
 
 
-def _sum(totals: Mapping[tuple[str, str], int], name: str) -> int:
+def _sum(totals: Totals, name: str) -> int:
     return sum(count for (one, _), count in totals.items() if one == name)
 
 
-def _rate_of_all(looks: Iterable[_Look], name: str) -> float:
+def _growth(looks: Iterable[_Look], count: Callable[[Totals], int]) -> tuple[int, float]:
+    """How much came between the first look and the last, and how much of it each second."""
     known = list(looks)
     if len(known) < 2:
-        return 0.0
+        return 0, 0.0
     first, last = known[0], known[-1]
-    return max(0, _sum(last.totals, name) - _sum(first.totals, name)) / (last.at - first.at)
+    total = max(0, count(last.totals) - count(first.totals))
+    return total, total / (last.at - first.at)
 
 
 @dataclass(slots=True, eq=False)

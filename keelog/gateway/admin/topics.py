@@ -157,7 +157,7 @@ class TopicHandlers:
             table[queue] = bodies.TopicOffset(low, high, max(0, last))
         return json_reply(bodies.TopicStatsTable(table, self._counts.put_tps(topic.name)))
 
-    async def time_span(self, _: Request, wanted: hf.TopicOfGroupHeader) -> Reply:
+    async def time_span(self, _: Request, wanted: hf.ConsumerStatusHeader) -> Reply:
         """303: for each queue the times of its first and last message, and of the last that a
         group has consumed."""
         topic = self._topics.need(wanted.topic)

@@ -40,7 +40,6 @@ class HalfPlace(NamedTuple):
 
 
 def place_of(record: Record) -> HalfPlace:
-    """Where a half message is."""
     return HalfPlace(record.head.queue_id, record.head.queue_offset)
 
 

@@ -53,6 +53,8 @@ _CODES = {
 FIRST_RETRY_LEVEL = 3
 """Of a message that was never handed back: 10 s by the usual levels."""
 _REGION_EXT = {"MSG_REGION": settings.REGION}
+_check_for_clients = lru_cache(maxsize=4096)(names.check_topic_for_send)
+"""Raises NotAllowed for the system's own topics, which a store of a broker has."""
 _WAITING = (names.SCHEDULE_TOPIC, names.TIMER_TOPIC, names.HALF_TOPIC)
 """The topics of messages that consumers get later, elsewhere."""
 
@@ -397,12 +399,6 @@ def _parts(columns: EncodedColumns) -> Iterator[EncodedColumns]:
         encoded = encode.EncodedBatch(some, sizes[row:stop], crc32(some.data))
         yield columns._replace(encoded=encoded, unique_keys=columns.unique_keys[row:stop])
         row, start = stop, end
-
-
-@lru_cache(maxsize=4096)
-def _check_for_clients(topic: str) -> None:
-    """Raises NotAllowed for the system's own topics, which a store of a broker has."""
-    names.check_topic_for_send(topic)
 
 
 def _queue_of(topic: Topic, wanted: int) -> int:

@@ -101,8 +101,7 @@ def _without_ours(given: bytes) -> bytes:
                 f"property {name} asks for {what}, which this node does not offer",
                 "leave the property out, and send the message when it is due",
             )
-    pairs = (name + b"\x01" + value for name, value in found.items() if name not in _DROPPED)
-    return b"".join(pair + _PAIR_END for pair in pairs)
+    return waiting.joined_properties({n: v for n, v in found.items() if n not in _DROPPED})
 
 
 class DelayRules(NamedTuple):

@@ -464,7 +464,6 @@ class TimerLog:
                 self.end = start + self._file_bytes
 
     def files(self) -> Iterator[tuple[Positions, Units]]:
-        """The units of each file, and their positions."""
         for start, file in sorted(self._files.items()):
             count = min(self._per_file, max(0, self.end - start) // TIMER_UNIT_BYTES)
             yield start + np.arange(count, dtype=np.int64) * TIMER_UNIT_BYTES, file.rows[:count]
@@ -492,18 +491,13 @@ class TimerLog:
         while 0 <= position < self.end and len(found) < count_max:
             file = files.get(position // file_bytes * file_bytes)
             if file is None:
-                break
+                return found, layouts.NO_TIMER_UNIT
             size, previous, _ = head(file.map, position % file_bytes)
             if size != TIMER_UNIT_BYTES:
-                break
+                return found, layouts.NO_TIMER_UNIT
             found.append(position)
-            if previous >= position:
-                break
-            position = previous
-        else:
-            if 0 <= position < self.end:
-                return found, position
-        return found, layouts.NO_TIMER_UNIT
+            position = previous if previous < position else layouts.NO_TIMER_UNIT
+        return found, position if 0 <= position < self.end else layouts.NO_TIMER_UNIT
 
     def gather(self, positions: Positions) -> Units:
         """The units at these positions, which must be there."""

@@ -183,8 +183,7 @@ class TimerDeliverer:
         return self._ends is None or not (self._root / TIMER_CHECK_FILE).exists()
 
     def close(self) -> None:
-        if self._opened is not None:
-            self._opened.close(self._delivered_ms(), self._at.wall_ms)
+        self._forget()
         self._records.close()
 
     # From the queue to the log of units
@@ -275,7 +274,6 @@ class TimerDeliverer:
                     due_ms, position, unit.physical_offset, unit.written_ms, unit.magic
                 )
             )
-        self._changed.set()
 
     # From the log of units to the real places
 

@@ -90,9 +90,6 @@ class FollowerBook:
         self._counted: dict[str, tuple[float, int]] = {}
         """By address: when it was looked at, and what it had been sent then."""
 
-    def came(self, connection: FollowerConnection) -> None:
-        log.info("a follower connected", extra=fields(follower=connection.address))
-
     def went(self, connection: FollowerConnection, gone: FollowerGone, now: float) -> None:
         """Notes and logs an end. One that tries again and again is gone since its first try."""
         acknowledged = connection.acknowledged or 0

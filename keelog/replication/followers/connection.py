@@ -92,16 +92,13 @@ class PlainWire:
     """One connection's bytes, without a controller."""
 
     def __init__(self) -> None:
-        self._reader: ha.ReportReader | ha.FollowerReader = ha.ReportReader()
+        self.feed: Callable[[bytes], int | None] = ha.ReportReader().feed
+        """Takes bytes; returns the last whole report, if there is one. Raises BadRequest."""
 
     @property
     def broker_id(self) -> int:
         """Who follows, as it said; 0: it did not say."""
         return 0
-
-    def feed(self, data: bytes) -> int | None:
-        """The last whole report, if there is one. Raises BadRequest."""
-        return self._reader.feed(data)
 
     def greeting(self, end: int) -> bytes:
         """What has to be sent now, before the log: once, and often nothing. Raises StoreDamaged."""
@@ -121,7 +118,8 @@ class SwitchWire(PlainWire):
     must have it have acknowledged it."""
 
     def __init__(self, epochs: Callable[[], ha.MasterEpochs], confirmed: Callable[[], int]) -> None:
-        self._follower = self._reader = ha.FollowerReader()
+        self._follower = ha.FollowerReader()
+        self.feed = self._follower.feed
         self._load = epochs
         self._epochs: ha.MasterEpochs = ()
         self._confirmed = confirmed
@@ -378,8 +376,6 @@ class Gone(StrEnum):
 
 
 class FollowerGone(Exception):
-    """Ends a connection."""
-
     def __init__(self, kind: Gone, reason: str) -> None:
         super().__init__(reason)
         self.kind = kind

@@ -188,7 +188,7 @@ class FollowerServer:
         )
         self._connections[connection.fd] = connection
         self._epoll.register(connection.fd, select.EPOLLIN)
-        self._book.came(connection)
+        log.info("a follower connected", extra=fields(follower=address))
         if not self._allowed.allow(host):
             why = f"ha_allowed_peers does not name {host}"
             self._end(connection, FollowerGone(Gone.NOT_ALLOWED, why))

@@ -104,22 +104,17 @@ class HeartBeats:
         while not self._over.is_set():
             try:
                 with RemotingAsker(place, ANSWER_S) as asker:
-                    self._beat(asker, place)
+                    while not self._over.is_set():
+                        if (values := self._values()) is not None:
+                            asker.ask(ControllerCode.BROKER_HEARTBEAT, values)
+                            self._taken[place] = True
+                        self._over.wait(BEAT_EVERY_S)
             except OSError as error:
                 if self._taken[place]:
                     log.warning(
                         "a controller takes no heart-beats", extra=fields(at=place, why=error)
                     )
                 self._taken[place] = False
-            self._over.wait(BEAT_EVERY_S)
-
-    def _beat(self, asker: RemotingAsker, place: str) -> None:
-        """Raises OSError."""
-        while not self._over.is_set():
-            values = self._values()
-            if values is not None:
-                asker.ask(ControllerCode.BROKER_HEARTBEAT, values)
-                self._taken[place] = True
             self._over.wait(BEAT_EVERY_S)
 
     def stop(self) -> None:

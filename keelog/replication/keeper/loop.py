@@ -250,7 +250,7 @@ class Keeper:
             sync.unanswered()
             raise
         if found is None:
-            sync.refused()
+            sync.drop_wish()
         else:
             sync.adopt(found)
             ids = " ".join(map(str, sorted(found.members)))

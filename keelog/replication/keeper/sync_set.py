@@ -46,7 +46,7 @@ class SyncSet:
         if found.epoch > self.found.epoch:
             self.found = SyncStateSet(found.members | {self._own_id}, found.epoch)
             self._unsure = frozenset()
-            self._drop_wish()
+            self.drop_wish()
 
     def turn(self, now: float, followers: FollowersState, end: int) -> frozenset[int] | None:
         """The set that the controller is to be asked for now; None: no change. `followers` is how
@@ -84,7 +84,7 @@ class SyncSet:
             self._is_asked = True
             return wish
         if now >= self._give_up_at:
-            self._drop_wish()
+            self.drop_wish()
         return None
 
     def _late(self, now: float, rows: Mapping[int, FollowerRow]) -> frozenset[int]:
@@ -94,14 +94,11 @@ class SyncSet:
         slow = {one for one in others if one in rows and rows[one].lag_s > self._late_s}
         return frozenset(gone | slow)
 
-    def refused(self) -> None:
-        """The controller has answered that it makes no such change."""
-        self._drop_wish()
-
     def unanswered(self) -> None:
         """Nobody knows whether it makes the change: it is asked again."""
         self._unsure |= self._wish or frozenset()
 
-    def _drop_wish(self) -> None:
+    def drop_wish(self) -> None:
+        """The controller makes no such change, as it has answered, or is not asked for it."""
         self._wish, self._is_asked, self._until_end = None, False, None
         self._number += 1

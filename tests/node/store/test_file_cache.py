@@ -10,6 +10,7 @@ import pytest
 from node.store.file_cache import OpenFiles
 from protocol.errors import StoreDamaged
 from protocol.kernel import loader
+from tests.support.kernel import using
 
 needs_kernel = pytest.mark.skipif(
     loader.kernel is None, reason="this installation has no compiled kernel"
@@ -42,5 +43,5 @@ def test_pieces_of_a_file_that_shrank_are_damage_with_its_name(tmp_path: Path) -
 
 
 def test_only_with_the_kernel_are_pieces_joined() -> None:
-    with loader.using(None):
+    with using(None):
         assert not OpenFiles().joins_pieces

@@ -18,6 +18,7 @@ from protocol.record.append import Put
 from protocol.record.codec import Filler, Record, decode
 from protocol.record.encode import NewMessage, check_message, encode_batch, record_bytes
 from protocol.record.patch import AppendRules
+from tests.support.kernel import using
 
 SEGMENT_BYTES = 64 * 1024
 STORE_HOST = Host(bytes([127, 0, 0, 1]), 7850)
@@ -119,7 +120,7 @@ def random_requests(seed: int) -> list[list[AppendRequest]]:
 def test_both_ways_of_appending_give_the_same_bytes_and_answers(tmp_path: Path, seed: int) -> None:
     seen = []
     for way, compiled in (("plain", None), ("compiled", loader.kernel)):
-        with loader.using(compiled):
+        with using(compiled):
             made = Log(tmp_path / way)
         outcomes = []
         for number, group in enumerate(random_requests(seed)):

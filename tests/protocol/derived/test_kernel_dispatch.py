@@ -23,6 +23,7 @@ from protocol.record.columns import RecordColumns, scan
 from protocol.record.java_hash import java_hash
 from protocol.record.properties import encode_properties
 from tests.protocol.records import Draft, drafts, pack_log
+from tests.support.kernel import using
 from workers.queue_units import UnitGroup, unit_groups
 
 LEVELS = (1000, 5000, 2**40)
@@ -43,7 +44,7 @@ def compiled() -> Iterator[Kernel]:
     if not Path(loader.path()).exists():
         pytest.skip("this installation has no compiled kernel")
     found = Kernel(loader.path())
-    with loader.using(found):
+    with using(found):
         yield found
 
 
@@ -92,7 +93,7 @@ def test_units_are_those_of_numpy_queue_by_queue(
         return queue if shard_of(queue, shards) == 0 else None
 
     found = list(unit_groups(requests_of(items), own))
-    with loader.using(None):
+    with using(None):
         expected = shown(unit_groups(requests_of(items), own))
     assert shown(iter(found)) == expected
     for group in found:
@@ -122,7 +123,7 @@ def test_keys_are_those_of_the_plain_rule(
         delays = [record.properties.get("DELAY", "") for record in records]
         assert any(not delay.isascii() for delay in delays), "only such are left to Python"
         return
-    with loader.using(None):
+    with using(None):
         expected = dispatch_request.index_keys(requests_of(items), with_tags)
         indexed = requests_of(items).is_indexed
     assert found[0].tolist() == expected.row.tolist()
@@ -142,7 +143,7 @@ def test_more_keys_than_there_is_room_for_at_first_are_all_found(compiled: Kerne
     found = compiled_index_keys(compiled, columns, True)
     assert found is not None
     assert len(found[0]) == 500
-    with loader.using(None):
+    with using(None):
         expected = dispatch_request.index_keys(DispatchRequests(columns))
     assert found[1].tolist() == expected.key_hash.tolist()
 
@@ -182,7 +183,7 @@ def test_entered_keys_are_those_of_numpy(
         times = np.full(len(keys), time) - np.arange(len(keys)) % 3
         batch = KeyBatch(columns[:, 0].astype(np.int32), columns[:, 1], times)
         before = tables[0].copy()
-        with loader.using(None):
+        with using(None):
             expected = put_keys(header, geometry, tables[1], batch)
         found = put_keys(header, geometry, tables[0], batch)
         assert (found.first_entry, found.header) == (expected.first_entry, expected.header)

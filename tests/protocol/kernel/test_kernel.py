@@ -32,6 +32,7 @@ from protocol.record.java_hash import hash_pieces
 from protocol.record.properties import decode_raw_properties
 from tests.protocol.records import PROPERTIES, Draft, drafts, pack_draft, pack_log
 from tests.support.golden import GetStore
+from tests.support.kernel import using
 
 NAMES = [name for name in RecordColumns.__slots__ if name != "data"]
 SOURCE = Path(loader.__file__).with_name("kernel.c")
@@ -64,7 +65,7 @@ def array(data: bytes) -> Bytes:
 
 def assert_scans_agree(compiled: Kernel, data: bytes, base: int | None, position: int = 0) -> None:
     for verify, sealed in ((True, True), (True, False), (False, True)):
-        with loader.using(None):
+        with using(None):
             expected = scan(data, base, position, verify, sealed)
         flags = VERIFY * verify | SEALED * sealed | CHECK_PLACE * (base is not None)
         block, found_end = compiled.scan(array(data), position, base or 0, flags)
@@ -149,7 +150,7 @@ def test_it_gathers_as_the_plain_way_does(
     for _ in range(data.draw(st.integers(0, 2))):
         log[data.draw(st.integers(0, len(log) - 1))] ^= data.draw(st.integers(1, 255))
     buffer = array(bytes(log))
-    with loader.using(None):
+    with using(None):
         expected, good = gather_verified(buffer, start, size, place)
     block, found = compiled.gather(buffer, start, size, place)
     assert found.tolist() == good.tolist()
@@ -165,7 +166,7 @@ def ragged(parts: list[bytes]) -> tuple[Bytes, Ints, Ints]:
 @given(st.lists(st.one_of(PROPERTIES, st.binary(max_size=30)), max_size=6))
 def test_it_finds_properties_as_the_plain_way_does(compiled: Kernel, parts: list[bytes]) -> None:
     data, start, length = ragged(parts)
-    with loader.using(None):
+    with using(None):
         expected = look_up(data, start, length)
     found = compiled.find_properties(data, start, length)
     for number, name in enumerate((b"KEYS", b"TAGS", b"UNIQ_KEY")):
@@ -200,7 +201,7 @@ def test_pieces_are_joined_numbered_and_hashed(compiled: Kernel, parts: list[byt
     assert ids.tolist() == [seen.setdefault(part, len(seen)) for part in parts]
     assert [parts[row] for row in first] == list(seen)
     hashes = compiled.java_hash(data, start, length)
-    with loader.using(None):
+    with using(None):
         assert hashes.tolist() == hash_pieces(data, start, length).tolist()
 
 
@@ -208,7 +209,7 @@ def test_pieces_are_joined_numbered_and_hashed(compiled: Kernel, parts: list[byt
 def test_topics_are_numbered_as_by_the_plain_way(compiled: Kernel, items: list[Draft]) -> None:
     buffer = array(pack_log(items))
     columns = RecordColumns(buffer, *compiled.scan(buffer, 0, 0, VERIFY | SEALED)[0])
-    with loader.using(None):
+    with using(None):
         topics, ids = group_topics(columns)
     found, first = compiled.group(buffer, columns.topic_start, columns.topic_length)
     assert found.tolist() == ids.tolist()

@@ -29,6 +29,7 @@ from tests.protocol.kernel.test_kernel import array
 from tests.protocol.record.test_encode import messages
 from tests.protocol.record.test_patch import BAD, BAD_IDS, GOOD, PIECES, RULES, STAMP
 from tests.protocol.records import Draft, drafts, pack_draft
+from tests.support.kernel import using
 
 OFFSETS = st.integers(0, 2**62)
 TIME = STAMP.store_timestamp
@@ -63,7 +64,7 @@ def sent(compiled: Kernel, frame: bytes) -> SentRecords:
 def sealers(rules: AppendRules) -> tuple[Sealer, Sealer]:
     """A compiled one and a plain one."""
     compiled = Sealer(rules, STAMP.store_host)
-    with loader.using(None):
+    with using(None):
         return compiled, Sealer(rules, STAMP.store_host)
 
 

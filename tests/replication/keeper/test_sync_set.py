@@ -80,7 +80,7 @@ def test_an_addition_of_which_nobody_knows_stays_required_after_a_refusal() -> N
     sync.turn(0.0, seen(sync, row(2, 500)), 500)
     assert sync.turn(0.1, seen(sync, row(2, 500)), 500) == frozenset({OWN, 2})
     sync.unanswered()
-    sync.refused()
+    sync.drop_wish()
     assert sync.state.required == {OWN, 2}, "the first request may still be carried out"
     sync.adopt(SyncStateSet(frozenset({OWN}), 6))
     assert sync.state.required == {OWN}
@@ -121,7 +121,7 @@ def test_whoever_may_be_elected_is_always_required() -> None:
                 elif is_made:
                     sync.adopt(controller.found)
                 else:
-                    sync.refused()
+                    sync.drop_wish()
             if delayed and rnd.random() < 0.3:
                 controller.alter(*delayed.pop(rnd.randrange(len(delayed))))
             assert controller.found.members <= sync.state.required, f"seed {seed}, step {step}"
