@@ -16,8 +16,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -68,27 +67,20 @@ def hop_of(file: str, function: str) -> Hop | None:
     return str(path.relative_to(ROOT)), function
 
 
-@contextmanager
-def traced(seen: set[CodeType]) -> Iterator[None]:
-    """Notes the functions that this thread calls."""
+def look(action: Callable[[], object]) -> tuple[set[Hop], tuple[int, int]]:
+    """The hops of the client, and the time of it, in ns of the monotonic clock."""
+    seen: set[CodeType] = set()
 
     def note(frame: FrameType, event: str, _argument: Any) -> None:
         if event == "call":
             seen.add(frame.f_code)
 
+    begin = time.monotonic_ns()
     sys.setprofile(note)
     try:
-        yield
+        action()
     finally:
         sys.setprofile(None)
-
-
-def look(action: Callable[[], object]) -> tuple[set[Hop], tuple[int, int]]:
-    """The hops of the client, and the time of it, in ns of the monotonic clock."""
-    seen: set[CodeType] = set()
-    begin = time.monotonic_ns()
-    with traced(seen):
-        action()
     end = time.monotonic_ns()
     found = (hop_of(code.co_filename, code.co_qualname) for code in seen)
     return {hop for hop in found if hop and hop[0] != THIS}, (begin, end)
