@@ -5,12 +5,11 @@ Bad values of options are refused before any work. Progress goes to stderr by
 """
 
 import argparse
-import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from keelog.text import aligned, widths_of
 
@@ -109,15 +108,8 @@ def grid(head: Sequence[str], rows: Sequence[Sequence[str]], *, markdown: bool =
     return "\n".join(aligned(row, widths) for row in (head, *rows))
 
 
-class Rows:
-    """Prints rows as soon as they are there: of a table in Markdown, or objects of JSON."""
-
-    def __init__(self, head: Sequence[str], as_json: bool = False) -> None:
-        self._as_json = as_json
-        if not as_json:
-            print(grid(head, []), flush=True)
-
-    def add(self, cells: Sequence[str], fields: Mapping[str, Any]) -> None:
-        """Prints one row: its cells, or its fields."""
-        line = json.dumps(fields) if self._as_json else f"| {' | '.join(cells)} |"
-        print(line, flush=True)
+def print_rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Prints a table in Markdown, each row as soon as it is there."""
+    print(grid(head, []), flush=True)
+    for row in rows:
+        print(f"| {' | '.join(row)} |", flush=True)

@@ -2,9 +2,8 @@
 
 `python -m scripts.trace_hops` starts a node whose writer and reader note each call of a Python
 function, sends and pulls one message at a time in steady state, and prints the distinct files and
-functions of client and node together; `--list` names them. With `--node tcp://127.0.0.1:7850` it
-takes a node that runs, of which it can see the client's part alone. A function counts that ran in
-more than half of the quickest looks, so that what a process does now and then does not.
+functions of client and node together; `--list` names them. A function counts that ran in more than
+half of the quickest looks, so that what a process does now and then does not.
 
 The node's processes have no hook for this: a `sitecustomize`, which is written to a folder of its
 own here and named in their PYTHONPATH, sets a profile function in their main threads.
@@ -17,8 +16,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -69,27 +67,20 @@ def hop_of(file: str, function: str) -> Hop | None:
     return str(path.relative_to(ROOT)), function
 
 
-@contextmanager
-def traced(seen: set[CodeType]) -> Iterator[None]:
-    """Notes the functions that this thread calls."""
+def look(action: Callable[[], object]) -> tuple[set[Hop], tuple[int, int]]:
+    """The hops of the client, and the time of it, in ns of the monotonic clock."""
+    seen: set[CodeType] = set()
 
     def note(frame: FrameType, event: str, _argument: Any) -> None:
         if event == "call":
             seen.add(frame.f_code)
 
+    begin = time.monotonic_ns()
     sys.setprofile(note)
     try:
-        yield
+        action()
     finally:
         sys.setprofile(None)
-
-
-def look(action: Callable[[], object]) -> tuple[set[Hop], tuple[int, int]]:
-    """The hops of the client, and the time of it, in ns of the monotonic clock."""
-    seen: set[CodeType] = set()
-    begin = time.monotonic_ns()
-    with traced(seen):
-        action()
     end = time.monotonic_ns()
     found = (hop_of(code.co_filename, code.co_qualname) for code in seen)
     return {hop for hop in found if hop and hop[0] != THIS}, (begin, end)
@@ -115,7 +106,7 @@ def usual(looks: Sequence[set[Hop]]) -> set[Hop]:
 
 
 def measure(
-    client: Client, action: Callable[[], object], folder: Path | None, role: str
+    client: Client, action: Callable[[], object], folder: Path, role: str
 ) -> dict[str, set[Hop]]:
     """The usual hops of the client, and of the process of the role, for one lone action."""
     for _ in range(WARM_UP):
@@ -126,11 +117,11 @@ def measure(
         action()  # the one before: a process that slept is awake
         looks.append(look(action))
     looks = sorted(looks, key=lambda one: one[1][1] - one[1][0])[:BEST]
-    found = {"client": usual([hops for hops, _ in looks])}
-    if folder is not None:
-        time.sleep(5 * WRITE_EVERY_S)
-        found[role] = usual(hops_at(folder, role, [span for _, span in looks]))
-    return found
+    time.sleep(5 * WRITE_EVERY_S)
+    return {
+        "client": usual([hops for hops, _ in looks]),
+        role: usual(hops_at(folder, role, [span for _, span in looks])),
+    }
 
 
 def report(title: str, found: dict[str, set[Hop]], names_all: bool) -> None:
@@ -145,7 +136,7 @@ def report(title: str, found: dict[str, set[Hop]], names_all: bool) -> None:
             print(f"    {file}: {names}")
 
 
-def trace(client: Client, folder: Path | None, names_all: bool) -> None:
+def trace(client: Client, folder: Path, names_all: bool) -> None:
     offset = client.send(TOPIC, b"x" * 100, queue_id=0).queue_offset
 
     def pull() -> None:
@@ -157,26 +148,20 @@ def trace(client: Client, folder: Path | None, names_all: bool) -> None:
     report("a pull that finds", measure(client, pull, folder, "reader"), names_all)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--node", help="a node that runs: its client's part is shown alone")
     parser.add_argument("--list", action="store_true", help="name the files and functions")
-    options = parser.parse_args(arguments)
-    if options.node:
-        with connect(options.node, timeout=30) as client:
-            trace(client, None, options.list)
-        return
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="keelog-") as name:
         folder = Path(name)
         (folder / "sitecustomize.py").write_text(HOOK % WRITE_EVERY_S)
         (folder / "traces").mkdir()
         hooked = {"PYTHONPATH": f"{name}{os.pathsep}{ROOT}", "TRACE_HOPS": str(folder / "traces")}
-        node = Node(folder / "store", ANY_DISK, readers=1, env=hooked).start()
-        try:
-            with connect(node.endpoint, timeout=30) as client:
-                trace(client, folder / "traces", options.list)
-        finally:
-            node.stop()
+        with (
+            Node(folder / "store", ANY_DISK, readers=1, env=hooked) as node,
+            connect(node.endpoint, timeout=30) as client,
+        ):
+            trace(client, folder / "traces", options.list)
 
 
 if __name__ == "__main__":

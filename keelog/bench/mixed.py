@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
-from pathlib import Path
 
 import numpy as np
 
@@ -14,7 +13,7 @@ import keelog
 from keelog.bench import queue_checks
 from keelog.bench.node_process import Killer, Node, await_workers
 from keelog.bench.results import Result
-from keelog.bench.running import BenchNode, LoadListener, Scene, make_topics, node_for, run_on
+from keelog.bench.running import LoadListener, Scene, make_topics, node_for, run_on
 from keelog.bench.sending import WHO_AT
 from keelog.bench.workload import Workload
 from protocol.human_text import count_text
@@ -29,16 +28,16 @@ def run_mixed(load: Workload, listener: LoadListener) -> Result:
     """The whole load. `faults` of the result are what was lost, twice, out of order or damaged."""
     with (
         tempfile.TemporaryDirectory(prefix="keelog-bench-notes-") as notes,
-        node_for(load) as place,
-        keelog.connect(place.endpoint, timeout=load.timeout) as client,
+        node_for(load) as (place, node),
+        keelog.connect(place, timeout=load.timeout) as client,
     ):
         if load.percent_of_full is not None:
-            full = _full_speed(load, client, listener, place)
+            full = _full_speed(load, client, listener, node)
             load = replace(load, rate=full * load.percent_of_full / 100, percent_of_full=None)
             listener.phase(
                 f"full speed is {count_text(full)}/s: sending {count_text(load.rate or 0)}/s"
             )
-        scene = Scene(load, client, listener, make_topics(load, client), place, folder=notes)
+        scene = Scene(load, client, listener, make_topics(load, client), node, folder=notes)
         with _kills(scene) as killer:
             result = run_on(scene)
         # The process that was killed last has to read on.
@@ -58,14 +57,14 @@ def run_mixed(load: Workload, listener: LoadListener) -> Result:
             }
         listener.phase("checking every acknowledged message")
         _check_messages(scene, result)
-        if place.node is not None and place.folder is not None:
+        if node is not None:
             listener.phase("stopping the node, verifying the store")
-            _verify(place.node, place.folder / "store", result)
+            _verify(node, result)
     return result
 
 
 def _full_speed(
-    load: Workload, client: keelog.Client, listener: LoadListener, place: BenchNode
+    load: Workload, client: keelog.Client, listener: LoadListener, node: Node | None
 ) -> float:
     """Messages a second that this load both sends and follows without kills."""
     listener.phase("measuring full speed")
@@ -74,7 +73,7 @@ def _full_speed(
     )
     with tempfile.TemporaryDirectory(prefix="keelog-bench-notes-") as notes:
         topics = make_topics(all_at_once, client)
-        result = run_on(Scene(all_at_once, client, listener, topics, place, folder=notes))
+        result = run_on(Scene(all_at_once, client, listener, topics, node, folder=notes))
     # Followers end later than the senders, when all has been read.
     return min(result.streams[name].steady.messages_per_s for name in ("send", "end_to_end"))
 
@@ -139,12 +138,12 @@ def _receipts(scene: Scene) -> queue_checks.Ints:
     return np.concatenate(parts)
 
 
-def _verify(node: Node, store: Path, result: Result) -> None:
+def _verify(node: Node, result: Result) -> None:
     code = node.stop()
     if code:
         result.faults.append(f"the node ended with {code}")
     began = time.monotonic()
-    found, said = queue_checks.verify_deep(store)
+    found, said = queue_checks.verify_deep(node.root)
     result.checks["verify_deep"] = {"exit": found, "seconds": round(time.monotonic() - began, 2)}
     if found:
         result.faults.append(f"store verify --deep ended with {found}: {said}")

@@ -170,14 +170,12 @@ class _Sum:
     """Messages of some time."""
 
     messages: int = 0
-    bytes: int = 0
     failures: Counter[str] = field(default_factory=Counter)
     latency: LatencyHistogram = field(default_factory=LatencyHistogram)
     by_member: dict[str, _Share] = field(default_factory=lambda: defaultdict(_Share))
 
     def add(self, row: SecondFigures, figures: dict[str, Any], latency: LatencyHistogram) -> None:
         self.messages += figures["messages"]
-        self.bytes += figures["bytes"]
         self.failures.update(figures["failures"])
         self.latency.merge(latency)
         self.by_member[row.member].add(row, figures)

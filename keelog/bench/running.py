@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
 from uuid import uuid4
 
 import keelog
@@ -57,23 +56,15 @@ def run(load: Workload, listener: LoadListener | None = None) -> Result:
         from keelog.bench.mixed import run_mixed
 
         return run_mixed(load, listener)
-    with node_for(load) as place, keelog.connect(place.endpoint, timeout=load.timeout) as client:
-        return run_on(Scene(load, client, listener, make_topics(load, client), place))
-
-
-class BenchNode(NamedTuple):
-    """The address of a node. `folder` and `node` are None for one that was given."""
-
-    endpoint: str
-    folder: Path | None = None
-    node: Node | None = None
+    with node_for(load) as (place, node), keelog.connect(place, timeout=load.timeout) as client:
+        return run_on(Scene(load, client, listener, make_topics(load, client), node))
 
 
 @contextlib.contextmanager
-def node_for(load: Workload) -> Iterator[BenchNode]:
-    """The node that was given, or a new one, which is stopped afterwards."""
+def node_for(load: Workload) -> Iterator[tuple[str, Node | None]]:
+    """The address of the node that was given, or of a new one, which is stopped afterwards."""
     if load.node is not None:
-        yield BenchNode(load.node)
+        yield load.node, None
         return
     kept = load.directory is not None
     folder = Path(load.directory or tempfile.mkdtemp(prefix="keelog-bench-")).resolve()
@@ -84,7 +75,7 @@ def node_for(load: Workload) -> Iterator[BenchNode]:
         node.begin()
         try:
             node.await_ready()
-            yield BenchNode(node.endpoint, folder, node)
+            yield node.endpoint, node
             if node.is_running:
                 node.stop()
         except BaseException:
@@ -105,7 +96,8 @@ class Scene:
     client: keelog.Client
     listener: LoadListener
     topics: tuple[str, ...]
-    place: BenchNode
+    node: Node | None
+    """The one that was started for the load."""
     fleet: Fleet = field(default_factory=Fleet)
     folder: str | None = None
     """A folder for files of load processes."""
@@ -147,7 +139,8 @@ def run_on(scene: Scene) -> Result:
         _listen(scene, tally, watch, start_ns)
         listener.phase("waiting for the workers")
         kernel, lag = client.status().raw.get("kernel"), dict(watch.lag)
-        found = machine.describe(scene.place.folder, load.settings, kernel)
+        folder = None if scene.node is None else scene.node.root.parent
+        found = machine.describe(folder, load.settings, kernel)
         main = MAIN[load.kind]
         result = Result(load.kind, main, load.as_dict(), found, lag_at_end_bytes=lag)
         result.dispatched_after_s = round(await_workers(client), 3)

@@ -117,7 +117,7 @@ def demo(
     store = place / "store"
     with doing("the demo failed"), ending_in_order():
         run = _DemoRun(sources, DemoSummary(store=str(store)))
-        with node_for(Workload(directory=str(place), settings=SETTINGS)) as (endpoint, _, node):
+        with node_for(Workload(directory=str(place), settings=SETTINGS)) as (endpoint, node):
             assert node is not None, "a node was started"
             _show_said(node)
             with keelog.connect(endpoint, timeout=_TIMEOUT_S) as client:

@@ -150,12 +150,9 @@ class RowEncoder:
         return column if kind is None or column.type == kind else column.cast(kind)
 
     def _strings(self, batch: pa.RecordBatch) -> dict[str, Any]:
-        found = {
-            "tags": self._column(batch, "tags", pa.string()),
-            "keys": self._column(batch, "keys", None),
-            "properties": self._column(batch, "properties", None),
-        }
-        return {name: column for name, column in found.items() if column is not None}
+        kinds = {"tags": pa.string(), "keys": None, "properties": None}
+        names = [name for name in kinds if name in self._places]
+        return {name: self._column(batch, name, kinds[name]) for name in names}
 
     def _integers(self, batch: pa.RecordBatch, name: str, low: int) -> Ints:
         """0 for NULL and without the column."""

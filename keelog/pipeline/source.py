@@ -8,25 +8,16 @@ down cuts the rows of all its other uses. Rows are chosen by options.
 from collections.abc import Iterator, MutableMapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamReader,
-    InputPartition,
-)
+from pyspark.sql import datasource
 from pyspark.sql.types import StructType
 
 from keelog.pipeline.errors import BadMode, BadOption, UnknownColumn
 
 if TYPE_CHECKING:
-    # pyspark 4.0 lacks the two. It imports this module like any other, and is refused at the first
-    # use: an error here would keep it from finding the sources of others.
-    from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
-
     from keelog.pipeline.options import SinkOptions, SourceOptions, Use
 
 
-class KeelogSource(DataSource):
+class KeelogSource(datasource.DataSource):
     """`spark.read.format("keelog").load("/path/to/store")`: messages, or what `table` says."""
 
     table: ClassVar[str | None] = None
@@ -58,13 +49,16 @@ class KeelogSource(DataSource):
         """For `schema`, which may be the user's own: some of the columns, with their types."""
         return KeelogReader(self._chosen("batch", schema))
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
+    def streamReader(self, schema: StructType) -> datasource.DataSourceStreamReader:  # noqa: N802
         """The same, for rows that are followed."""
         from keelog.pipeline.stream_query import KeelogStreamReader
 
         return KeelogStreamReader(self._chosen("stream", schema))
 
-    def writer(self, schema: StructType, overwrite: bool) -> "DataSourceArrowWriter":
+    # Types as text: pyspark 4.0 lacks the two. It imports this module like any other, and is
+    # refused at the first use: an error here would keep it from finding the sources of others.
+
+    def writer(self, schema: StructType, overwrite: bool) -> "datasource.DataSourceArrowWriter":
         """For rows of `schema`. Raises BadMode, UnknownOption, BadOption, UnknownColumn."""
         from keelog.pipeline.sink import KeelogWriter
 
@@ -72,7 +66,7 @@ class KeelogSource(DataSource):
 
     def streamWriter(  # noqa: N802 - Spark's
         self, schema: StructType, overwrite: bool
-    ) -> "DataSourceStreamArrowWriter":
+    ) -> "datasource.DataSourceStreamArrowWriter":
         """The same, for the rows of a stream."""
         from keelog.pipeline.sink import KeelogStreamWriter
 
@@ -133,19 +127,19 @@ class IndexSource(KeelogSource):
 SOURCES = (KeelogSource, QueuesSource, IndexSource)
 
 
-class KeelogReader(DataSourceReader):
+class KeelogReader(datasource.DataSourceReader):
     """Plans on the driver's machine, once for a DataFrame, and reads in the tasks."""
 
     def __init__(self, options: "SourceOptions") -> None:
         self._options = options
 
-    def partitions(self) -> list[InputPartition]:
+    def partitions(self) -> list[datasource.InputPartition]:
         """One for each part; none for a read that has no row."""
         from keelog.pipeline.resolve import plan_parts
 
-        return [InputPartition(part) for part in plan_parts(self._options)]
+        return [datasource.InputPartition(part) for part in plan_parts(self._options)]
 
-    def read(self, partition: InputPartition | None) -> Iterator[Any]:
+    def read(self, partition: datasource.InputPartition | None) -> Iterator[Any]:
         """The partition's rows as Arrow batches. Spark makes one empty partition of none."""
         from keelog.pipeline.read.parts import read_part
 

@@ -218,28 +218,25 @@ class KeelogStreamReader(DataSourceStreamReader, streaming.SupportsTriggerAvaila
         Raises DataLoss, TargetMoved, BadCheckpoint. With `failOnDataLoss=false` a loss is a warning
         with its counts.
         """
-        parts = self._parts(parse_position(start), parse_position(end))
-        return [InputPartition(part) for part in parts]
-
-    def _parts(self, start: StreamPosition, end: StreamPosition) -> list[task_spec.Part]:
-        if start.begun() == end.begun():
+        begin, until = parse_position(start), parse_position(end)
+        if begin.begun() == until.begun():
             return []
         with naming_conditions():
-            lost = micro_batch.removed(start.later(end.generations))
-            start = start.anew(end.generations)
+            lost = micro_batch.removed(begin.later(until.generations))
+            begin = begin.anew(until.generations)
             # Of a topic that was removed after the batch was planned nothing is left to read.
-            gone = end.later(self._followed.look().generations)
+            gone = until.later(self._followed.look().generations)
             lost += micro_batch.removed(gone)
-            ends = {queue: at for queue, at in end.offsets.items() if queue not in gone}
+            ends = {queue: at for queue, at in until.offsets.items() if queue not in gone}
             look = self._followed.look_for(ends)
-            if end == self._planned:
-                self._check_target(start, end, look)
-            begins = {queue: at for queue, at in start.offsets.items() if queue not in gone}
+            if until == self._planned:
+                self._check_target(begin, until, look)
+            begins = {queue: at for queue, at in begin.offsets.items() if queue not in gone}
             ranges = micro_batch.plan_ranges(
-                StreamPosition(begins, start.is_initial), StreamPosition(ends), look.extents
+                StreamPosition(begins, begin.is_initial), StreamPosition(ends), look.extents
             )
             self._raise_or_warn(lost + ranges.lost)
-            return self._followed.parts(ranges.found)
+            return [InputPartition(part) for part in self._followed.parts(ranges.found)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The rows of one part as Arrow batches."""

@@ -5,11 +5,11 @@ Timed is from the first worker's begin until the queues, and until queues and in
 everything. For each worker: CPU seconds per million records, memory and open files at the end.
 
     python -m scripts.bench.dispatch --records 5000000 --rounds 3
-    python -m scripts.bench.dispatch --records 1000000 --topics 12500 --queues 8 --json
+    python -m scripts.bench.dispatch --records 1000000 --topics 12500 --queues 8
     python -m scripts.bench.dispatch STORE                    # the log of a store at rest
 
-Messages go to all queues in turn; each has TAGS, UNIQ_KEY and `--keys` keys. `--numpy` leaves the
-compiled kernel out. The folder that it makes is deleted afterwards.
+Messages go to all queues in turn; each has TAGS, UNIQ_KEY and `--keys` keys. The folder that it
+makes is deleted afterwards.
 """
 
 import argparse
@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,11 +31,10 @@ from keelog.bench.node_process import ANY_DISK, Node
 from node.runtime.state_page import RUNNING, LogPage, WorkerPage, queue_slot
 from node.store.opening import open_store
 from node.writer.appender import AppendRequest
-from protocol.kernel.loader import SWITCH
 from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
 from protocol.record.encode import NewMessage
 from scripts.bench.big_store import BATCH_RECORDS, DIGITS, HOST, CountedRecords, fill, ranges
-from scripts.command_line import Rows, made_folder, number, old_folder, whole_number
+from scripts.command_line import made_folder, number, old_folder, print_rows, whole_number
 from scripts.rivals.proc import MIB, cpu_seconds, open_handles
 
 POLL_S = 0.004
@@ -134,21 +134,17 @@ def rate_of_all(records: int, done: dict[str, Dispatched]) -> float:
     return records / max(one.seconds for one in done.values())
 
 
-def show(rows: Rows, records: int, done: dict[str, Dispatched]) -> None:
+def rows_of(records: int, done: dict[str, Dispatched]) -> Iterator[tuple[str, ...]]:
     """A row for each worker, and one for all."""
+
+    def row(name: str, seconds: float, cpu_s: float, *more: str) -> tuple[str, ...]:
+        rate, per_million = number(records / seconds, "/s"), f"{cpu_s / records * 1e6:.3f}"
+        return name, f"{seconds:.2f}", rate, per_million, *more
+
     for slot, one in done.items():
-        per_million = one.cpu_s / records * 1e6
-        cells = (f"{one.seconds:.2f}", number(records / one.seconds, "/s"), f"{per_million:.3f}")
-        rows.add(
-            (slot, *cells, f"{one.uss_mib:.1f}", str(one.open_files)),
-            {"worker": slot, "records": records, **one._asdict()},
-        )
+        yield row(slot, one.seconds, one.cpu_s, f"{one.uss_mib:.1f}", str(one.open_files))
     cpu_s = sum(one.cpu_s for one in done.values())
-    rate, per_million = rate_of_all(records, done), cpu_s / records * 1e6
-    rows.add(
-        ("all", f"{records / rate:.2f}", number(rate, "/s"), f"{per_million:.3f}", "", ""),
-        {"worker": "all", "records": records, "per_s": rate, "cpu_s": cpu_s},
-    )
+    yield row("all", records / rate_of_all(records, done), cpu_s, "", "")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -163,9 +159,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--body", type=whole_number, default=128, help="bytes of a message")
     parser.add_argument("--queue-workers", type=whole_number, nargs="+", default=[1])
     parser.add_argument("--rounds", type=whole_number, default=1)
-    parser.add_argument("--numpy", action="store_true", help="without the compiled kernel")
     parser.add_argument("--dir", type=made_folder, help="where to make the store")
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(dir=options.dir, prefix="dispatch-") as folder:
         root, records = options.store, options.records
@@ -175,12 +169,9 @@ def main(arguments: list[str] | None = None) -> int:
         else:
             with open_store(root) as store:
                 records = sum(len(columns) for columns in store.log.columns(store.log.min_offset))
-        if options.numpy:
-            os.environ[SWITCH] = "off"
-        rows = Rows(HEAD, options.json)
-        for _ in range(options.rounds):
-            for workers in options.queue_workers:
-                show(rows, records, run(root.resolve(), workers))
+        times = options.queue_workers * options.rounds
+        found = (rows_of(records, run(root.resolve(), workers)) for workers in times)
+        print_rows(HEAD, chain.from_iterable(found))
     return 0
 
 

@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from math import ceil, log2
 from pathlib import Path
 from typing import Any
 
@@ -243,11 +244,7 @@ def write_picture(points: Sequence[Point], path: Path) -> None:
 
 def sizes_of_log(gib: float) -> list[float]:
     """1, 2, 4, … and `gib` itself."""
-    sizes, size = [], 1.0
-    while size < gib:
-        sizes.append(size)
-        size *= 2
-    return [*sizes, gib]
+    return [*(2.0**number for number in range(ceil(log2(gib)))), gib]
 
 
 Points = Generator[Point, None, None]

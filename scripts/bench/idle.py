@@ -10,13 +10,14 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from keelog.bench.node_process import ANY_DISK, Node
 from keelog.client.client import Client, connect
 from protocol.errors import ClientClosed
-from scripts.command_line import Rows
+from scripts.command_line import print_rows
 from scripts.rivals.proc import cpu_seconds
 
 MESSAGES = 1_000
@@ -59,15 +60,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="for each line")
     parser.add_argument("--kinds", default=",".join(KINDS), help="stores, with commas between them")
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    rows = Rows(("store", "all of the node", "each, and the client"), options.json)
     with tempfile.TemporaryDirectory(prefix="keelog-idle-") as folder:
-        for kind in options.kinds.split(","):
-            shares = measure(Path(folder), kind, options.seconds)
-            total = sum(share for name, share in shares.items() if name != "client")
-            each = ", ".join(f"{name} {share:.2f}" for name, share in shares.items())
-            rows.add((kind, f"{total:.2f}", each), {"store": kind, "total": total, **shares})
+
+        def rows() -> Iterator[tuple[str, ...]]:
+            for kind in options.kinds.split(","):
+                shares = measure(Path(folder), kind, options.seconds)
+                total = sum(share for name, share in shares.items() if name != "client")
+                each = ", ".join(f"{name} {share:.2f}" for name, share in shares.items())
+                yield kind, f"{total:.2f}", each
+
+        print_rows(("store", "all of the node", "each, and the client"), rows())
     return 0
 
 

@@ -6,13 +6,10 @@ the first acknowledged append, the node's own "ready", and when all workers have
 
     python -m scripts.bench.recovery --gib 1 4 10 --queues 10 10000
 
-`--foreign` removes what Keelog knows of the store before each timed start, as if a broker had been
-killed there. The folder (10 GiB for each number of queues) is deleted afterwards.
+The folder (10 GiB for each number of queues) is deleted afterwards.
 """
 
 import argparse
-import shutil
-import sys
 import tempfile
 import threading
 import time
@@ -30,11 +27,12 @@ from node.writer.appender import AppendRequest
 from protocol.record.encode import EncodedRecords, NewMessage, encode_batch
 from protocol.wire.frames import VERSION, pack, unpack_answer
 from scripts.bench.big_store import fill
-from scripts.command_line import Rows
+from scripts.command_line import print_rows
 from scripts.rivals.proc import cpu_seconds
 
 GIB = 1024**3
 QUEUES_PER_TOPIC = 8
+BODY_BYTES = 1024
 BATCH_RECORDS = 500
 BATCH_QUEUES_MAX = 100
 LOAD_S = 3.0
@@ -152,46 +150,38 @@ def restart(node: Node) -> Restart:
     return Restart(first, cpu_s, ready, done, " ".join(said))
 
 
-def measure(root: Path, prepared: list[EncodedRecords], foreign: bool) -> Restart:
+def measure(root: Path, prepared: list[EncodedRecords]) -> Restart:
     """Loads a node, kills it, and times the next start."""
     with Node(root, ANY_DISK) as node:
         node.await_dispatched()
         with under_load(node, prepared):
             time.sleep(LOAD_S)
             node.kill()
-        if foreign:
-            shutil.rmtree(root / "keelog")
-            (root / "abort").write_text("4711")
         found = restart(node)
         node.stop()
     return found
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Prints a table; returns 0, or 1 when a first append took longer than asked for."""
+def main() -> None:
+    """Prints a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--gib", type=float, nargs="+", default=[1, 4, 10])
     parser.add_argument("--queues", type=int, nargs="+", default=[10, 10_000])
-    parser.add_argument("--body", type=int, default=1024, help="bytes of a message")
-    parser.add_argument("--foreign", action="store_true", help="as after a broker's kill")
     parser.add_argument("--dir", type=Path, help="where to make the stores")
-    parser.add_argument("--limit", type=float, default=2.0, help="seconds to the first append")
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args(arguments)
-    rows, is_late = Rows(HEAD, options.json), False
-    for queues in options.queues:
-        prepared = batches(queues, options.body)
-        with tempfile.TemporaryDirectory(dir=options.dir, prefix="recovery-") as folder:
-            root = Path(folder) / "store"
-            for gib in sorted(options.gib):
-                fill_with(root, int(gib * GIB), prepared)
-                found = measure(root, prepared, options.foreign)
-                fields = {"gib": gib, "queues": queues, **found._asdict()}
-                seconds = [f"{one:.2f}" for one in found[:-1]]
-                rows.add((f"{gib:g}", f"{queues:,}", *seconds, found.recovered), fields)
-                is_late = is_late or found.first_append_s > options.limit
-    return int(is_late)
+    options = parser.parse_args()
+
+    def rows() -> Iterator[tuple[str, ...]]:
+        for queues in options.queues:
+            prepared = batches(queues, BODY_BYTES)
+            with tempfile.TemporaryDirectory(dir=options.dir, prefix="recovery-") as folder:
+                root = Path(folder) / "store"
+                for gib in sorted(options.gib):
+                    fill_with(root, int(gib * GIB), prepared)
+                    *seconds, recovered = measure(root, prepared)
+                    yield f"{gib:g}", f"{queues:,}", *(f"{one:.2f}" for one in seconds), recovered
+
+    print_rows(HEAD, rows())
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

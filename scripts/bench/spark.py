@@ -17,8 +17,6 @@ other things too they say more than seconds do. The page cache is warm: all is r
 """
 
 import argparse
-import json
-import re
 import shutil
 import tempfile
 import threading
@@ -51,6 +49,7 @@ TYPICAL = (
 )
 TWO = ("topic", "queueOffset")
 SAMPLE_S = 1.0
+CORES = 2
 PAIRS = (
     ("full", "full, tuples"),
     ("full", "full, Parquet"),
@@ -118,9 +117,8 @@ class TreeWatch:
 
 
 class Timing(NamedTuple):
-    """One run of one case."""
+    """One run of a case."""
 
-    case: str
     rows: int
     seconds: float
     cpu_s: float
@@ -140,7 +138,7 @@ def timed(case: Case, watch: TreeWatch) -> Timing:
     before, began = watch.look(), time.monotonic()
     case.run()
     seconds = time.monotonic() - began
-    found = Timing(case.name, case.rows, seconds, watch.look() - before)
+    found = Timing(case.rows, seconds, watch.look() - before)
     print_line(f"  {case.name}: {seconds:.2f} s, {found.cpu_s:.2f} CPU s")
     return found
 
@@ -253,104 +251,63 @@ class SparkBench:
         return joined.where(differs).count()
 
 
-def summary(timings: list[Timing]) -> dict[str, Any]:
+def show(timings: dict[str, list[Timing]]) -> None:
     """Medians of each case, and the medians of the ratios within the rounds."""
-    by_case: dict[str, list[Timing]] = {}
-    for timing in timings:
-        by_case.setdefault(timing.case, []).append(timing)
-    cases = {}
-    for name, found in by_case.items():
-        rows, seconds = found[0].rows, median(one.seconds for one in found)
-        cases[name] = {
-            "rows": rows,
-            "rounds": len(found),
-            "seconds": round(seconds, 3),
-            "seconds_min": round(min(one.seconds for one in found), 3),
-            "rows_per_s": round(rows / seconds),
-            "cpu_s_per_million": round(median(one.cpu_s for one in found) / rows * 1e6, 3),
-        }
-    ratios = {}
+    rows = []
+    for name, found in timings.items():
+        count, seconds = found[0].rows, median(one.seconds for one in found)
+        cpu_s = median(one.cpu_s for one in found) / count * 1e6
+        rows.append(
+            (name, f"{count:,}", f"{seconds:.2f}", f"{count / seconds:,.0f}", f"{cpu_s:.2f}")
+        )
+    print(grid(("case", "rows", "s", "rows/s", "CPU s / M rows"), rows))
     for fast, slow in PAIRS:
-        pairs = list(zip(by_case.get(slow, ()), by_case.get(fast, ()), strict=False))
+        pairs = list(zip(timings.get(slow, ()), timings.get(fast, ()), strict=False))
         if pairs:
-            ratios[f"{fast} / {slow}"] = {
-                "times_faster": round(median(a.seconds / b.seconds for a, b in pairs), 2),
-                "cpu": round(median(a.cpu_s / b.cpu_s for a, b in pairs), 2),
-            }
-    return {"cases": cases, "ratios": ratios}
+            times = median(a.seconds / b.seconds for a, b in pairs)
+            cpu = median(a.cpu_s / b.cpu_s for a, b in pairs)
+            print(f"{fast} / {slow}: {times:.2f} times faster, {cpu:.2f} times less CPU")
 
 
-def run(args: argparse.Namespace, work: Path) -> dict[str, Any]:
-    conf = {"spark.driver.memory": args.driver_memory, "spark.ui.showConsoleProgress": "false"}
+def run(args: argparse.Namespace, work: Path) -> None:
+    conf = {"spark.driver.memory": "2g", "spark.ui.showConsoleProgress": "false"}
     watch = TreeWatch()
-    timings: list[Timing] = []
-    session = local_session("bench_spark", args.cores, conf)
+    timings: dict[str, list[Timing]] = {}
+    session = local_session("bench_spark", CORES, conf)
     with repeated(SAMPLE_S, watch.look), session as spark:
         spark.sparkContext.setLogLevel("ERROR")
         bench = SparkBench(spark, args.store.resolve(), args.records, work)
         parts = {"read": bench.reads, "rebuild": bench.rebuilds, "audit": bench.audits}
         cases = [case for name, part in parts.items() if name in args.only for case in part()]
-        cases = [case for case in cases if re.search(args.match, case.name)]
-        for number in range(-args.warm_up, args.rounds):
+        for number in range(-1, args.rounds):
             print_line(f"round {number + 1} of {args.rounds}" if number >= 0 else "warm-up")
             # Every other round backwards: what grows with time favours nobody.
             for case in cases if number % 2 == 0 else reversed(cases):
                 found = timed(case, watch)
-                timings += [found] if number >= 0 else []
-    return {
-        "records": args.records,
-        "cores": args.cores,
-        "kernel": loader.describe(),
-        "page_cache": "warm",
-        **summary(timings),
-        "peak_mib": {
-            "python worker": watch.peak_python // MIB,
-            "jvm": watch.peak_java // MIB,
-        },
-        "timings": [timing._asdict() for timing in timings],
-    }
+                if number >= 0:
+                    timings.setdefault(case.name, []).append(found)
+    show(timings)
+    python, jvm = (f"{peak // MIB:,} MiB" for peak in (watch.peak_python, watch.peak_java))
+    print(
+        f"peak memory (USS): python worker {python}, jvm {jvm};"
+        f" kernel: {loader.describe()}; page cache warm"
+    )
 
 
-def show(found: dict[str, Any]) -> None:
-    head = ("case", "rows", "s", "rows/s", "CPU s / M rows")
-    rows = [
-        (name, f"{row['rows']:,}", f"{row['seconds']:.2f}", f"{row['rows_per_s']:,}",
-         f"{row['cpu_s_per_million']:.2f}")
-        for name, row in found["cases"].items()
-    ]  # fmt: skip
-    print(grid(head, rows))
-    for name, row in found["ratios"].items():
-        print(f"{name}: {row['times_faster']} times faster, {row['cpu']} times less CPU")
-    memory = ", ".join(f"{name} {mib:,} MiB" for name, mib in found["peak_mib"].items())
-    print(f"peak memory (USS): {memory}; kernel: {found['kernel']}; page cache warm")
-
-
-def main() -> int:
-    """0 when all ran."""
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
     parser.add_argument("--store", type=Path, required=True, metavar="DIR")
     parser.add_argument("--records", type=int, default=10_000_000, help="how many it holds")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--warm-up", type=int, default=1, help="rounds that do not count")
-    parser.add_argument("--cores", type=int, default=2)
-    parser.add_argument("--driver-memory", default="2g")
     parser.add_argument("--only", nargs="+", default=["read", "rebuild", "audit"])
-    parser.add_argument("--match", default="", help="only cases whose name has this (regex)")
-    parser.add_argument("--work", type=Path, help="for Parquet and rebuilt files; kept")
-    parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     if not args.store.exists():
         make(args.store, args.records)
     print_line("reading everything once")
     warm(args.store)
     with tempfile.TemporaryDirectory() as folder:
-        found = run(args, args.work or Path(folder))
-    if args.json:
-        print(json.dumps(found, indent=1))
-    else:
-        show(found)
-    return 0
+        run(args, Path(folder))
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

@@ -235,11 +235,11 @@ def _dump_line(position: int, data: bytes, meaning: str) -> str:
     return f"{position:5}  {data.hex():<24}  {meaning}".rstrip()
 
 
-def _dump_rows(layout: StructLayout[Any], data: bytes, position: int = 0) -> list[str]:
+def _dump_rows(layout: StructLayout[Any], data: bytes) -> list[str]:
     """One line a field: place, bytes, value."""
     lines = []
-    for name, value in layout.read(data, position)._asdict().items():
-        at = position + layout.offsets[name]
+    for name, value in layout.read(data, 0)._asdict().items():
+        at = layout.offsets[name]
         field = data[at : at + layout.dtype[name].itemsize]
         if isinstance(value, bytes):
             shown = ".".join(map(str, value))

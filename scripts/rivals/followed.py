@@ -21,7 +21,7 @@ from keelog.replication.replica.master_link import ask_facts
 from node.runtime.settings import snake_case
 from node.supervisor.bind import free_ports
 from protocol.addresses import VIP_DISTANCE
-from scripts.command_line import Rows, percentile
+from scripts.command_line import percentile, print_rows
 from scripts.rivals import proc, rocketmq
 
 BODY = 1024
@@ -157,10 +157,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=10, help="of each load (default 10)")
     parser.add_argument("--threads", type=int, default=64, help="that send (default 64)")
     options = parser.parse_args()
-    rows = Rows(FollowedRow._fields, as_json=True)
     with tempfile.TemporaryDirectory(prefix="keelog-followed-") as folder:
-        for row in measure(Path(folder), options.seconds, options.threads):
-            rows.add((), row._asdict())
+        rows = measure(Path(folder), options.seconds, options.threads)
+        print_rows(FollowedRow._fields, (list(map(str, row)) for row in rows))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from keelog.bench.node_process import ANY_DISK, Node
 from node.supervisor.bind import free_ports
-from scripts.command_line import Rows, old_folder
+from scripts.command_line import old_folder, print_rows
 from scripts.rivals import proc, rocketmq
 
 BODY = 128
@@ -60,16 +60,17 @@ LOADS: Mapping[str, GatewayLoad] = {
 }
 
 
-class GatewayRow(NamedTuple):
-    """One figure of a load: for each side the figure of all turns that count.
+Row = tuple[str, ...]
+"""One figure of a load: of both sides the median, and the median of the rounds' ratios. Above 1 the
+gateway is faster, in rows of time too."""
 
-    `ratio` is the median of the rounds. Above 1 the gateway is faster, in rows of time too.
-    """
 
-    load: str
-    figure: str
-    ratio: float
-    turns: Mapping[str, Sequence[float]]
+def _row(
+    load: str, figure: str, ours: Sequence[float], theirs: Sequence[float], is_time: bool = False
+) -> Row:
+    faster, slower = (theirs, ours) if is_time else (ours, theirs)
+    ratio = median(a / b for a, b in zip(faster, slower, strict=True))
+    return load, figure, f"{median(ours):,.0f}", f"{median(theirs):,.0f}", f"{ratio:.2f}"
 
 
 @dataclass(slots=True)
@@ -125,7 +126,7 @@ def start_theirs(ends: ExitStack, classes: str, folder: Path, *, is_sync: bool) 
 
 def measure(
     folder: Path, names: Sequence[str], rounds: int, seconds: int, old: Path | None
-) -> Iterator[GatewayRow]:
+) -> Iterator[Row]:
     """Runs each load against both, in turns, after a turn of each that does not count."""
     classes = rocketmq.class_path()
     for is_sync in (False, True):
@@ -146,9 +147,9 @@ def measure(
             for name in chosen:
                 yield from _measure_load(sides, name, rounds, seconds)
             # The most that each server's processes held after a turn.
-            most = {side.name: [max(side.memory_mib)] for side in sides}
+            theirs, ours = ([max(side.memory_mib)] for side in sides)
             name = "memory of all server processes" + (", SYNC_FLUSH" if is_sync else "")
-            yield GatewayRow(name, "MiB", most[OURS][0] / most[other.name][0], most)
+            yield _row(name, "MiB", ours, theirs)
 
 
 @contextmanager
@@ -165,7 +166,7 @@ def _make_topic(side: GatewaySide, topic: str) -> None:
 
 def _measure_load(
     sides: Sequence[GatewaySide], name: str, rounds: int, seconds: int
-) -> Iterator[GatewayRow]:
+) -> Iterator[Row]:
     load, topic = LOADS[name], "".join(one if one.isalnum() else "-" for one in name)
     turns: dict[str, dict[str, list[float]]] = {
         figure: {side.name: [] for side in sides} for figure in load.figures
@@ -187,9 +188,7 @@ def _measure_load(
                     turns[figure][side.name].append(found[figure])
     for figure, of_sides in turns.items():
         theirs, ours = of_sides.values()
-        faster, slower = (theirs, ours) if figure.endswith("_us") else (ours, theirs)
-        ratio = median(a / b for a, b in zip(faster, slower, strict=True))
-        yield GatewayRow(name, figure, ratio, of_sides)
+        yield _row(name, figure, ours, theirs, is_time=figure.endswith("_us"))
 
 
 def _turn(
@@ -214,21 +213,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=4, help="of a turn")
     parser.add_argument("--old", type=old_folder, metavar="TREE", help="instead of a broker")
-    parser.add_argument("--json", action="store_true", help="one object a line")
     options = parser.parse_args()
     try:
         names = [dict(enumerate(LOADS))[int(number)] for number in options.loads.split(",")]
     except (ValueError, KeyError) as error:
         parser.error(f"--loads takes numbers from 0 to {len(LOADS) - 1}: {error}")
     old = options.old and options.old.resolve()
-    rows = Rows(("load", "figure", "Keelog", "RocketMQ" if old is None else "old", "ratio"),
-                options.json)  # fmt: skip
+    head = ("load", "figure", "Keelog", "RocketMQ" if old is None else "old", "ratio")
     with tempfile.TemporaryDirectory(prefix="keelog-gateway-") as folder:
-        for row in measure(Path(folder), names, options.rounds, options.seconds, old):
-            medians = {name: median(values) for name, values in row.turns.items()}
-            theirs, ours = medians.values()
-            cells = (row.load, row.figure, f"{ours:,.0f}", f"{theirs:,.0f}", f"{row.ratio:.2f}")
-            rows.add(cells, {**row._asdict(), **medians})
+        print_rows(head, measure(Path(folder), names, options.rounds, options.seconds, old))
 
 
 if __name__ == "__main__":

@@ -86,19 +86,13 @@ def pss_kib(smaps: bytes, root: bytes) -> int:
 def read_once(after_s: float, read: Callable[[], float]) -> Iterator[list[float]]:
     """Reads a figure once while the inside runs, if it takes so long; the list then has it."""
     found: list[float] = []
-    over = threading.Event()
-
-    def look() -> None:
-        if not over.wait(after_s):
-            found.append(read())
-
-    thread = threading.Thread(target=look)
-    thread.start()
+    look = threading.Timer(after_s, lambda: found.append(read()))
+    look.start()
     try:
         yield found
     finally:
-        over.set()
-        thread.join()
+        look.cancel()
+        look.join()
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Compares the speed of two trees of this project, in short turns of the same minute.
 
-`python -m scripts.rivals.two_trees OLD NEW [--loads send_1,find] [--turns 40] [--markdown FILE]`.
+`python -m scripts.rivals.two_trees OLD NEW [--loads send_1,find] [--turns 40]`.
 Each is a folder with a tree of its own. A node of each runs, and a client of each tree at its node;
 they work in turns of half a second, so that a slow minute of the machine is slow for both. A third
 node and client are the old tree's once more: what they differ from the first is the error of the
@@ -285,7 +285,6 @@ def main() -> None:
     parser.add_argument("new", type=Path)
     parser.add_argument("--loads", default=",".join(ROWS))
     parser.add_argument("--turns", type=int, default=40)
-    parser.add_argument("--markdown", type=Path)
     options = parser.parse_args()
     old, new = options.old.resolve(), options.new.resolve()
     loads = options.loads.split(",")
@@ -294,11 +293,8 @@ def main() -> None:
             parser.error(f"{tree} holds no tree of this project")
     if unknown := [load for load in loads if load not in ROWS]:
         parser.error(f"there is no load {unknown[0]!r}: choose from {', '.join(ROWS)}")
-    lines = [
-        "| load | figure | old | new | new / old | old / old |",
-        "|---|---|---:|---:|---:|---:|",
-    ]
-    print("\n".join(lines), flush=True)
+    print("| load | figure | old | new | new / old | old / old |")
+    print("|---|---|---:|---:|---:|---:|", flush=True)
     for load in loads:
         found = compare(load, [old, new, old], options.turns)
         for number, figure in enumerate(FIGURES[: len(found[0][0])]):
@@ -307,10 +303,7 @@ def main() -> None:
             for other in turns[1:]:
                 ratio = median(b / a for a, b in zip(turns[0], other, strict=True))
                 cells.append(f"{ratio:.2f}")
-            lines.append(f"| {' | '.join(cells)} |")
-            print(lines[-1], flush=True)
-    if options.markdown:
-        options.markdown.write_text("\n".join(lines) + "\n")
+            print(f"| {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from protocol.record.codec import CRC_MASK
 from protocol.remoting import bodies
 from protocol.remoting.codes import RequestCode
 from protocol.remoting.java_json import write_body
-from scripts.command_line import Rows, new_file, real_number
+from scripts.command_line import new_file, print_rows, real_number
 from scripts.load.remoting_sends import PipelinedRequests
 from scripts.rivals.proc import cpu_seconds
 from scripts.rivals.rocketmq import RivalMissing, class_path, start_name_server
@@ -183,14 +183,16 @@ def main() -> None:
     )  # fmt: skip
     options = parser.parse_args()
     costs: list[Cost] = []
-    rows = Rows(("server", "request", "CPU, us", "body, bytes", "reply, bytes"))
     with tempfile.TemporaryDirectory(prefix="keelog-scale-") as name:
         folder = Path(name)
-        try:
+
+        def rows() -> Iterator[list[str]]:
             for cost in chain(gateway_costs(folder), name_server_costs(folder)):
                 costs.append(cost)
-                sizes = f"{cost.body_bytes:,}", f"{cost.reply_bytes:,}"
-                rows.add((*cost[:2], f"{cost.cpu_us:,.0f}", *sizes), cost._asdict())
+                yield [*cost[:2], *(f"{one:,.0f}" for one in cost[2:])]
+
+        try:
+            print_rows(("server", "request", "CPU, us", "body, bytes", "reply, bytes"), rows())
         except RivalMissing as error:
             raise SystemExit(f"error: {error}") from error
     if options.json:

@@ -175,11 +175,6 @@ class PlacementPlan:
     queues_per_node: int
     skew: float = 1.0
 
-    @property
-    def queues(self) -> int:
-        """Of all topics on all nodes."""
-        return self.topics * self.width * self.queues_per_node
-
     def weights(self) -> NDArray[np.float64]:
         """Each topic's share of the messages; all together 1."""
         weights = 1.0 / np.arange(1, self.topics + 1) ** self.skew

@@ -90,9 +90,8 @@ class AuditResult:
         """As JSON: the shape of `keelog store verify`, each finding with a proposed repair."""
         shape = self.report.shape()
         findings = [
-            {**finding, "try": repair, "repair": repair}
+            finding | dict.fromkeys(("try", "repair"), proposed_repair(self.path, finding))
             for finding in shape["findings"]
-            for repair in [proposed_repair(self.path, finding)]
         ]
         return {**shape, "findings": findings, "seconds": round(self.seconds, 3)}
 

@@ -175,15 +175,11 @@ class ExportFolder(OutFolder):
                 "a path, or a URL as s3://bucket/folder",
             ) from None
 
-    @contextmanager
-    def naming(self, path: str = "") -> Iterator[None]:
-        try:
-            yield
-        except (OSError, pa.ArrowException) as error:
-            raise ExportUnwritable(
-                f"{self.out} cannot be written: {error}",
-                "df -h, and the folder's owner and permissions",
-            ) from None
+    def refusal(self, path: str, error: Exception) -> ExportUnwritable:
+        return ExportUnwritable(
+            f"{self.out} cannot be written: {error}",
+            "df -h, and the folder's owner and permissions",
+        )
 
     @contextmanager
     def locked(self) -> Iterator[None]:

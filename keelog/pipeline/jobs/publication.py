@@ -18,7 +18,7 @@ import json
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -33,6 +33,7 @@ from keelog.pipeline.stores.access import StoreAt, Way, place_of
 from keelog.pipeline.stores.object_store import REBUILD_MANIFEST, REBUILD_MARKER
 from node.runtime import disk
 from protocol.addresses import without_credentials
+from protocol.errors import MqError
 from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
 
 TEMPORARY = "_temporary"
@@ -56,8 +57,16 @@ class OutFolder(ABC):
         """The file system, and the folder's path in it. Raises BadOption, StoreUnreadable."""
 
     @abstractmethod
-    def naming(self, path: str = "") -> AbstractContextManager[None]:
+    def refusal(self, path: str, error: Exception) -> MqError:
+        """What users see of an error of the file system."""
+
+    @contextmanager
+    def naming(self, path: str = "") -> Iterator[None]:
         """Gives what the file system refuses the error that users see."""
+        try:
+            yield
+        except (OSError, pa.ArrowException) as error:
+            raise self.refusal(path, error) from None
 
     @cached_property
     def _client(self) -> tuple[Any, str]:
@@ -264,21 +273,16 @@ class ObjectFolder(OutFolder):
     def open_client(self) -> tuple[Any, str]:
         return object_store.open_filesystem(self._at.root, self._at.access)
 
-    @contextmanager
-    def naming(self, path: str = "") -> Iterator[None]:
-        try:
-            yield
-        except (OSError, pa.ArrowException) as error:
-            raise StoreUnreadable(
-                f"{self.shown}/{path}: {error}",
-                "the address, its parameters and credentials; a bucket that may be written",
-            ) from None
+    def refusal(self, path: str, error: Exception) -> MqError:
+        return StoreUnreadable(
+            f"{self.shown}/{path}: {error}",
+            "the address, its parameters and credentials; a bucket that may be written",
+        )
 
     def write(self, path: str, chunks: Iterable[bytes | memoryview]) -> OutFile:
         """One whole object, in place of one that is there. Raises JobFailed, see `check_mine`."""
-        self.check_mine()
         digest, count = hashlib.sha256(), 0
-        with self.naming(path), self.create(path) as stream:
+        with self.naming(path), self.output(path) as stream:
             for chunk in chunks:
                 stream.write(chunk)
                 digest.update(chunk)

@@ -457,7 +457,7 @@ def _rebuild(
         end=log.end,
         records=sum(report.records for report in reports),
         queues=len(runs),
-        units=scan.unit_count(runs),
+        units=sum(run.end - run.start for found in runs.values() for run in found),
         queue_files=queue_files,
         index_files=len(index),
         index_entries=sum(index),

@@ -321,7 +321,3 @@ def run_problems(runs: Runs) -> Iterator[str]:
                     f" {run.first_offset} and {run.last_offset}"
                 )
             before = max(before, run, key=lambda one: one.end)
-
-
-def unit_count(runs: Runs) -> int:
-    return sum(run.end - run.start for found in runs.values() for run in found)

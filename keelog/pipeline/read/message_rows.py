@@ -163,11 +163,6 @@ class MessageRows:
         return pa.array(names, pa.string()).take(pa.array(index))
 
     @property
-    def born_host_at(self) -> Ints:
-        """Where BORNHOST begins in the data."""
-        return self.columns.start + codec.SHORT_HEAD.offsets["born_ip"]
-
-    @property
     def store_host_at(self) -> Ints:
         """Where STOREHOST begins in the data."""
         is_v6 = self.columns.sys_flag & codec.BORN_HOST_V6 != 0
@@ -224,7 +219,9 @@ MAKERS: dict[str, Maker] = {
     "flag": _number("flag", "int32"),
     "sysFlag": _number("sys_flag", "int32"),
     "bornTimestamp": lambda rows: arrays.times(rows.columns.born_timestamp),
-    "bornHost": lambda rows: rows.hosts(codec.BORN_HOST_V6, rows.born_host_at),
+    "bornHost": lambda rows: rows.hosts(
+        codec.BORN_HOST_V6, rows.columns.start + codec.SHORT_HEAD.offsets["born_ip"]
+    ),
     "storeTimestamp": lambda rows: arrays.times(rows.columns.store_timestamp),
     "storeHost": lambda rows: rows.hosts(codec.STORE_HOST_V6, rows.store_host_at),
     "reconsumeTimes": _number("reconsume_times", "int32"),

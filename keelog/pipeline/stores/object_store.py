@@ -6,6 +6,7 @@ The store must be at rest: nothing there says where a growing log ends.
 import os
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from threading import Lock
 from typing import Any, BinaryIO, NoReturn, cast
@@ -34,9 +35,6 @@ REBUILD_MANIFEST = "_keelog_rebuild.json"
 REBUILD_MARKER = "_keelog_rebuild.building"
 """Beside the manifest while a rebuild runs; alone where one has died."""
 _CREDENTIALS = "credentials come from the environment, as its own tools have them"
-
-_sources: dict[tuple[int, StoreAt], "_Objects"] = {}
-"""Those of this process."""
 
 
 def open_filesystem(root: str, access: Access) -> tuple[fs.FileSystem, str]:
@@ -120,16 +118,15 @@ class _Objects:
         return file
 
 
-def _objects_of(at: StoreAt) -> _Objects:
-    key = os.getpid(), at
-    if key not in _sources:
-        _sources[key] = _Objects(at)
-    return _sources[key]
+@cache
+def _objects(_pid: int, at: StoreAt) -> _Objects:
+    """By process: a fork has none of the threads."""
+    return _Objects(at)
 
 
 def object_source(at: StoreAt) -> remote_files.RangeSource:
     """Range reads in threads of the process."""
-    objects = _objects_of(at)
+    objects = _objects(os.getpid(), at)
 
     def request(path: Path, position: int, count: int) -> remote_files.Pending:
         below = cast(RemotePath, path).below
@@ -180,7 +177,7 @@ def planning_files(at: StoreAt) -> PlanningFiles:
 
 def listed_root(at: StoreAt) -> Path:
     """The store's root, with all that is below it. Raises NotAStore, StoreUnreadable."""
-    found = _objects_of(at).snapshot()
+    found = _objects(os.getpid(), at).snapshot()
     names = found.folders[""]
     if REBUILD_MARKER in names and REBUILD_MANIFEST not in names:
         raise NotAStore(f"{at.root} is a rebuild that has not finished", "the same rebuild again")

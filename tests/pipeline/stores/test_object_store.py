@@ -44,7 +44,7 @@ def put(monkeypatch: pytest.MonkeyPatch) -> Put:
         return address
 
     monkeypatch.setattr(object_store, "open_filesystem", open_filesystem)
-    monkeypatch.setattr(object_store, "_sources", {})
+    object_store._objects.cache_clear()
     return put_there
 
 

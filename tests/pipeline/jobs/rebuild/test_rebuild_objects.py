@@ -53,7 +53,7 @@ def address(monkeypatch: pytest.MonkeyPatch) -> Address:
         return fs.SubTreeFileSystem(str(folder.parent), fs.LocalFileSystem()), folder.name
 
     monkeypatch.setattr(object_store, "open_filesystem", open_filesystem)
-    monkeypatch.setattr(object_store, "_sources", {})
+    object_store._objects.cache_clear()
     return lambda folder: f"s3://bucket{folder}"
 
 
@@ -278,7 +278,7 @@ def test_an_object_that_is_lost_while_it_is_read_is_named(
 
     def lose(*arguments: Any) -> list[ScanRange]:
         segment.unlink()
-        object_store._sources.clear()
+        object_store._objects.cache_clear()
         return plan_ranges(*arguments)
 
     monkeypatch.setattr(scan, "plan_ranges", lose)

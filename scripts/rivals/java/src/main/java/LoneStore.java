@@ -27,7 +27,8 @@ final class LoneStore {
 
     /** Puts for some seconds; then waits until all is dispatched. */
     void put(JSONObject command, JSONObject answer) throws Exception {
-        DefaultMessageStore store = open(command.getString("root"));
+        DefaultMessageStore store = create(command.getString("root"));
+        start(store);
         int batch = command.getIntValue("batch", 1);
         byte[] body = new byte[command.getIntValue("body", 128)];
         java.util.Arrays.fill(body, (byte) 'b');
@@ -54,11 +55,7 @@ final class LoneStore {
     void dispatch(JSONObject command, JSONObject answer) throws Exception {
         DefaultMessageStore store = create(command.getString("root"));
         long began = System.nanoTime();
-        if (!store.load()) {
-            throw new IllegalStateException("load returned false");
-        }
-        store.start();
-        awaitDispatch(store);
+        start(store);
         answer.put("seconds", (System.nanoTime() - began) / 1e9);
         stop(store);
     }
@@ -74,14 +71,12 @@ final class LoneStore {
             new BrokerConfig(), new ConcurrentHashMap<String, TopicConfig>());
     }
 
-    private DefaultMessageStore open(String root) throws Exception {
-        DefaultMessageStore store = create(root);
+    private static void start(DefaultMessageStore store) throws Exception {
         if (!store.load()) {
             throw new IllegalStateException("load returned false");
         }
         store.start();
         awaitDispatch(store);
-        return store;
     }
 
     private static void awaitDispatch(DefaultMessageStore store) throws InterruptedException {

@@ -9,7 +9,6 @@ import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
-import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
 import java.util.Queue;
@@ -43,13 +42,12 @@ final class Reading {
         Queue<MessageQueue> queues =
             new ConcurrentLinkedQueue<>(puller.fetchSubscribeMessageQueues(command.getString("topic")));
         AtomicLong messages = new AtomicLong();
-        AtomicLong bodyBytes = new AtomicLong();
         AtomicReference<Throwable> error = new AtomicReference<>();
         long began = System.nanoTime();
         Rival.parallel(command.getIntValue("threads", 8), number -> {
             try {
                 for (MessageQueue queue = queues.poll(); queue != null; queue = queues.poll()) {
-                    drain(queue, atMost, messages, bodyBytes);
+                    drain(queue, atMost, messages);
                 }
             } catch (Exception e) {
                 error.compareAndSet(null, e);
@@ -60,19 +58,12 @@ final class Reading {
         }
         answer.put("seconds", (System.nanoTime() - began) / 1e9);
         answer.put("messages", messages.get());
-        answer.put("body_bytes", bodyBytes.get());
     }
 
-    private static void drain(MessageQueue queue, int atMost, AtomicLong messages, AtomicLong bodyBytes)
-        throws Exception {
+    private static void drain(MessageQueue queue, int atMost, AtomicLong messages) throws Exception {
         long offset = 0;
         PullResult result = puller.pull(queue, "*", offset, atMost);
         while (result.getPullStatus() == PullStatus.FOUND) {
-            long bytes = 0;
-            for (MessageExt message : result.getMsgFoundList()) {
-                bytes += message.getBody().length;
-            }
-            bodyBytes.addAndGet(bytes);
             messages.addAndGet(result.getMsgFoundList().size());
             offset = result.getNextBeginOffset();
             if (offset >= result.getMaxOffset()) {
