@@ -405,10 +405,10 @@ class Client:
             if tail.cursor is not None and tail.cursor.moved():
                 # Messages whose place is not committed come again: the error that ends it counts.
                 with suppress(MqError):
-                    self._commit(tail.cursor)
+                    commit(self, tail.cursor)
             raise
         if tail.cursor is not None and tail.cursor.moved():
-            self._commit(tail.cursor)
+            commit(self, tail.cursor)
 
     def _pulled(
         self, tail: subscription.Subscription, start: subscription.Start, takes_much: bool
@@ -442,10 +442,12 @@ class Client:
         """A node that is away gets the place later."""
         if cursor.is_due(monotonic()):
             with suppress(BusyError):
-                self._commit(cursor)
+                commit(self, cursor)
 
-    def _commit(self, cursor: subscription.Cursor) -> None:
-        run(self._core, cursor.commit(monotonic(), self._core.deadline(None)))
+
+def commit(client: Client, cursor: subscription.Cursor) -> None:
+    """Has the node note how far the cursor has come."""
+    run(client._core, cursor.commit(monotonic(), client._core.deadline(None)))
 
 
 def run(core: ClientCore, operation: Operation[T]) -> T:
