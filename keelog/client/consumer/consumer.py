@@ -96,7 +96,9 @@ class Consumer:
                 for message in self:
                     watch.begin(worker, message, time.monotonic())
                     try:
-                        handle(handler, message)
+                        handler(message)
+                    except Exception:  # noqa: BLE001 (whatever it is: the message comes again)
+                        failed(message)
                     finally:
                         watch.end(worker)
             except BaseException as error:  # noqa: BLE001 (the caller of `run` gets it)
@@ -179,14 +181,6 @@ def check_run(workers: object, timeout: object) -> None:
         raise BadRequest(f"workers is {workers!r}", f"use 1 to {WORKERS_MAX}")
     if timeout is not None:
         check_seconds("timeout", timeout)
-
-
-def handle(handler: Handler, message: GroupMessage) -> None:
-    """Calls the handler; a message that it fails on comes again."""
-    try:
-        handler(message)
-    except Exception:  # noqa: BLE001 (whatever it is: the message comes again)
-        failed(message)
 
 
 def failed(message: GroupMessage) -> None:

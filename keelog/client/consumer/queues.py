@@ -129,7 +129,8 @@ class QueueProgress(Generic[T]):
         """Where the next pull begins."""
         self.held_bytes = 0
         """Of all messages that have not ended."""
-        self._waiting: deque[PulledMessage[T]] = deque()
+        self.waiting: deque[PulledMessage[T]] = deque()
+        """Those to hand out."""
         self._sizes: dict[int, int] = {}
         self._order: deque[int] = deque()
         self._ended: set[int] = set()
@@ -151,28 +152,24 @@ class QueueProgress(Generic[T]):
 
     @property
     def in_hand(self) -> int:
-        return len(self._sizes) - len(self._waiting)
-
-    @property
-    def has_waiting(self) -> bool:
-        return bool(self._waiting)
+        return len(self._sizes) - len(self.waiting)
 
     def take(self, found: list[PulledMessage[T]], next_offset: int) -> None:
         """Takes the messages of a pull, in their order, and where the next one begins."""
         for pulled in found:
             if pulled.offset >= self.next_offset:
-                self._waiting.append(pulled)
+                self.waiting.append(pulled)
                 self._order.append(pulled.offset)
                 self._sizes[pulled.offset] = pulled.size
                 self.held_bytes += pulled.size
         self.next_offset = max(self.next_offset, next_offset)
 
     def hand_out(self) -> T | None:
-        return self._waiting.popleft().message if self._waiting else None
+        return self.waiting.popleft().message if self.waiting else None
 
     def put_back(self, offset: int, message: T) -> None:
         """A message that was handed out is the next one again."""
-        self._waiting.appendleft(PulledMessage(offset, self._sizes[offset], message))
+        self.waiting.appendleft(PulledMessage(offset, self._sizes[offset], message))
 
     def end(self, offset: int) -> None:
         """A message that was handed out has ended: it was handled, or comes again by another way.
@@ -376,7 +373,7 @@ class QueueHandler:
         progress = owned.progress
         if owned.is_ready or progress is None:
             return
-        if not progress.has_waiting and owned.damage is None:
+        if not progress.waiting and owned.damage is None:
             return
         if not self._settings.orderly or not progress.in_hand:
             owned.is_ready = True
