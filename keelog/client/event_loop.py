@@ -194,10 +194,18 @@ class AsyncioChannel(Channel):
         if self._closing:
             return
         self._closing = True
-        if self._loop.is_running() and not self.is_here():
-            _in_loop(self._loop, self._end)
-        else:
+        if not self._loop.is_running() or self.is_here():
             self._end()
+            return
+        over = threading.Event()
+
+        def end() -> None:
+            self._end()
+            over.set()
+
+        with suppress(RuntimeError):  # the loop may be closed just now
+            self._loop.call_soon_threadsafe(end)
+            over.wait(CLOSE_S)
 
     def is_here(self) -> bool:
         """Whether the caller runs in the loop."""
@@ -207,19 +215,6 @@ class AsyncioChannel(Channel):
         if self._timer is not None:
             self._timer.cancel()
         self._drop()
-
-
-def _in_loop(loop: asyncio.AbstractEventLoop, action: Callable[[], None]) -> None:
-    """Runs `action` in a loop of another thread, and waits for its end."""
-    over = threading.Event()
-
-    def run() -> None:
-        action()
-        over.set()
-
-    with suppress(RuntimeError):  # it may be closed just now
-        loop.call_soon_threadsafe(run)
-        over.wait(CLOSE_S)
 
 
 @dataclass(slots=True, eq=False)
