@@ -16,7 +16,7 @@ from typing import Any, Generic, Literal, NamedTuple, Self, TypedDict, TypeVar
 
 from keelog.client import operations
 from keelog.client.operations import Operation
-from keelog.client.options import OnDamage, check_names, check_on_damage, check_seconds
+from keelog.client.options import OnDamage, check_names, check_on_damage, check_seconds, pass_over
 from keelog.client.results import PullResult, QueueOffsets, pull_result
 from keelog.client.transport.exchange import Call, NodeAnswer, Retry
 from protocol import errors
@@ -401,10 +401,7 @@ class Subscription:
             self._unread = self._unread or error
             return
         place.next_offset, place.failures = error.next_offset, 0
-        if callable(self._settings.on_damage):
-            self._settings.on_damage(error)
-        else:
-            log.warning("%s: passed over", error.reason)
+        pass_over(error, self._settings.on_damage, log)
         self._go_on(place, dry=False)
 
     def _wants(self, queue_id: int) -> bool:

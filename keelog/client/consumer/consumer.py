@@ -30,7 +30,26 @@ _LOOK_S = 0.5
 """How often `run` looks at its handlers, and at the time of a stop."""
 
 
-class Consumer:
+class GroupMember:
+    """What the consumers of threads and of event loops have in common."""
+
+    _member: ConsumerThread
+
+    @property
+    def client_id(self) -> str:
+        """The name of this member in its group."""
+        return self._member.client_id
+
+    def assignment(self) -> list[tuple[str, int]]:
+        """Topic and number of each queue that this member reads now. The group's retry topic is
+        one of the topics."""
+        return self._member.assignment()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a consumer cannot be pickled or copied: make one in the other process")
+
+
+class Consumer(GroupMember):
     """A member of a consumer group, for any number of threads; a context manager and an iterator.
 
     The members of a group share the queues of its topics, RocketMQ's own clients among them, and
@@ -49,16 +68,6 @@ class Consumer:
         # A member that nobody reads for would keep its queues from the others.
         self._finalizer = weakref.finalize(self, member.close_soon)
         member.start()
-
-    @property
-    def client_id(self) -> str:
-        """The name of this member in its group."""
-        return self._member.client_id
-
-    def assignment(self) -> list[tuple[str, int]]:
-        """Topic and number of each queue that this member reads now. The group's retry topic is
-        one of the topics."""
-        return self._member.assignment()
 
     def get(self, timeout: float | None = None) -> GroupMessage | None:
         """Waits for a message; None after `timeout` seconds (None: for ever), and after `stop`.
@@ -171,9 +180,6 @@ class Consumer:
 
     def __repr__(self) -> str:
         return f"<keelog consumer {self.client_id}>"
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a consumer cannot be pickled or copied: make one in the other process")
 
 
 def check_run(workers: object, timeout: object) -> None:
