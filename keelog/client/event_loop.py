@@ -27,7 +27,7 @@ from typing import Any, Self, TypeVar, cast
 from keelog.client import operations
 from keelog.client.consumer.consumer import (
     HANDLER_S_MAX,
-    GroupMember,
+    ConsumerBase,
     check_run,
     failed,
     not_committed,
@@ -527,7 +527,7 @@ class MessageStream:
         await self._results.aclose()
 
 
-class Consumer(GroupMember):
+class Consumer(ConsumerBase):
     """As `keelog.Consumer`: use it with `async with`, then `async for`. It joins its group there.
 
     A thread of its own keeps the membership, so that a blocked loop costs none. Messages are

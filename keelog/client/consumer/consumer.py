@@ -30,7 +30,7 @@ _LOOK_S = 0.5
 """How often `run` looks at its handlers, and at the time of a stop."""
 
 
-class GroupMember:
+class ConsumerBase:
     """What the consumers of threads and of event loops have in common."""
 
     _member: ConsumerThread
@@ -49,7 +49,7 @@ class GroupMember:
         raise TypeError("a consumer cannot be pickled or copied: make one in the other process")
 
 
-class Consumer(GroupMember):
+class Consumer(ConsumerBase):
     """A member of a consumer group, for any number of threads; a context manager and an iterator.
 
     The members of a group share the queues of its topics, RocketMQ's own clients among them, and
