@@ -535,8 +535,8 @@ class Consumer(ConsumerBase):
     """
 
     def __init__(self, core: ClientCore, settings: ConsumerSettings) -> None:
+        super().__init__(ConsumerThread(core, settings))
         self._core = core
-        self._member = ConsumerThread(core, settings)
         self._arrived = asyncio.Event()
         self._finalizer = weakref.finalize(self, self._member.close_soon)
 

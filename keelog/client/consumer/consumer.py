@@ -33,7 +33,8 @@ _LOOK_S = 0.5
 class ConsumerBase:
     """What the consumers of threads and of event loops have in common."""
 
-    _member: ConsumerThread
+    def __init__(self, member: ConsumerThread) -> None:
+        self._member = member
 
     @property
     def client_id(self) -> str:
@@ -62,7 +63,7 @@ class Consumer(ConsumerBase):
     """
 
     def __init__(self, member: ConsumerThread, timeout: float) -> None:
-        self._member = member
+        super().__init__(member)
         self._timeout = timeout
         self._stop_by = math.inf
         # A member that nobody reads for would keep its queues from the others.
