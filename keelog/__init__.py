@@ -151,9 +151,16 @@ _HOMES = (
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a name of `__all__` from its home; finds the installed version."""
+    """Imports a name of `__all__` from its home; finds the installed version, 0+unknown in a bare
+    source tree."""
     if name == "__version__":
-        return _version()
+        # Imported here: it brings half of the mail library, and few ask for the version.
+        from importlib import metadata
+
+        try:
+            return metadata.version("keelog")
+        except metadata.PackageNotFoundError:
+            return "0+unknown"
     if name in __all__:
         for home in _HOMES:
             module = importlib.import_module(module_name(home))
@@ -161,17 +168,6 @@ def __getattr__(name: str) -> Any:
                 globals()[name] = getattr(module, name)
                 return globals()[name]
     raise AttributeError(f"module 'keelog' has no attribute {name!r}")
-
-
-def _version() -> str:
-    """The installed version, or 0+unknown in a bare source tree."""
-    # Imported here: it brings half of the mail library, and few ask for the version.
-    import importlib.metadata
-
-    try:
-        return importlib.metadata.version("keelog")
-    except importlib.metadata.PackageNotFoundError:
-        return "0+unknown"
 
 
 def __dir__() -> list[str]:

@@ -21,12 +21,12 @@ import asyncio
 from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import NoReturn, Self, TypeVar, Unpack
+from typing import Self, TypeVar, Unpack
 
 from keelog.client import groups, operations, results
 from keelog.client import options as kinds
 from keelog.client.consumer.options import ConsumerOptions, Topics
-from keelog.client.core import ClientCore
+from keelog.client.core import ClientCore, CoreOwner
 from keelog.client.event_loop import (
     AsyncioSendCoalescer,
     Consumer,
@@ -60,24 +60,14 @@ def connect(
     return Client(ClientCore(url, timeout, retry, read_from))
 
 
-class Client:
+class Client(CoreOwner):
     """A client, made by `connect`. Its methods and errors are those of `keelog.Client`; those that
     wait there are awaited here."""
 
     def __init__(self, core: ClientCore) -> None:
-        self._core = core
+        super().__init__(core)
         self._sends: AsyncioSendCoalescer | None = None
         self._sends_of: dict[asyncio.AbstractEventLoop, AsyncioSendCoalescer] = {}
-
-    @property
-    def endpoint(self) -> str:
-        """The control address."""
-        return self._core.endpoint
-
-    @property
-    def timeout(self) -> float:
-        """The default for every call, in seconds."""
-        return self._core.timeout
 
     async def _open(self) -> Self:
         """Reaches the node. Raises NotConnected; the client is closed then."""
@@ -237,8 +227,7 @@ class Client:
 
     async def routes(self, timeout: float | None = None) -> Routes:
         """Returns the addresses of the node's processes."""
-        answer = await self._run(operations.routes(self._core.deadline(timeout)))
-        return Routes.of(answer.header)
+        return await self._run(operations.routes(self._core.deadline(timeout)))
 
     async def close(self) -> None:
         """Ends the connection."""
@@ -252,9 +241,6 @@ class Client:
 
     def __repr__(self) -> str:
         return f"<keelog.aio client of {self.endpoint}>"
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a client cannot be pickled or copied: connect in the other process")
 
     async def _run(self, operation: Operation[T]) -> T:
         return await run(self._core, operation)

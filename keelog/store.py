@@ -19,7 +19,7 @@ import numpy as np
 
 from keelog.client.messages import Message
 from keelog.client.operations import milliseconds
-from keelog.client.options import OnFoundDamage, Time, check_limit, check_on_damage
+from keelog.client.options import OnFoundDamage, Time, check_limit, check_on_damage, pass_over
 from node.runtime.settings import Settings
 from node.store.file_cache import see_all_damage
 from node.store.log.reader import Damage, columns_past_damage
@@ -97,27 +97,17 @@ class OpenStore(StoppedStore):
         begin, end = milliseconds(since, 0), milliseconds(until, INT64_MAX)
         for part in columns_past_damage(self.log, self.log.min_offset):
             if isinstance(part, Damage):
-                self._pass(self._damaged(part.torn), on_damage)
+                pass_over(self._damaged(part.torn), on_damage, log)
                 continue
             shown = self.removed.visible(part)
             for row in _wanted(shown, topic, begin, end):
                 yield Message(shown.piece(shown.start, shown.size, row), is_whole=True)
         if self.log.stopped is not None:
-            self._pass(self._damaged(self.log.stopped), on_damage)
+            pass_over(self._damaged(self.log.stopped), on_damage, log)
 
     def _damaged(self, torn: Torn) -> StoreDamaged:
         path = self.log.segment_at(torn.position).path
         return StoreDamaged(str(path), torn.position, torn.why, see_all_damage(path))
-
-    @staticmethod
-    def _pass(error: StoreDamaged, on_damage: OnFoundDamage) -> None:
-        """Goes on after damage. Raises it where the caller wants that."""
-        if on_damage == "fail":
-            raise error
-        if callable(on_damage):
-            on_damage(error)
-        else:
-            log.warning("%s: passed over", error.reason)
 
     def get(self, msg_id: str | None = None, *, physical_offset: int | None = None) -> Message:
         """One message, by its offset message id or its place in the log. Raises NotFound,
@@ -163,7 +153,7 @@ class OpenStore(StoppedStore):
                 damaged += page.damaged[:1]
             else:
                 for error in page.damaged:
-                    self._pass(error, on_damage)
+                    pass_over(error, on_damage, log)
             yield from (Message(record.raw) for record in page.records)
             left = None if left is None else left - len(page.records)
             cursor = page.cursor

@@ -13,7 +13,6 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -178,30 +177,66 @@ class _DemoRun:
         self.summary = summary
         self.differences: list[str] = []
         self._receipts: list[keelog.Receipt] = []
-        found = self._found = Input()
+        self._records: list[Record] = []
+        """The messages to send, in log order."""
         with tempfile.TemporaryDirectory(prefix="keelog-demo-") as scratch:
             for name in sources:
                 say(f"reading {name}, a store that a RocketMQ broker wrote")
-                stop = read_store(find_store(name, Path(scratch)), found)
+                stop = self._read(find_store(name, Path(scratch)))
                 if stop is not None:
                     say(f"its log ends at offset {stop.position}: {stop.why}")
-        summary.left_out = dict(found.left_out)
-        skipped = ", ".join(f"{count} {why}" for why, count in found.left_out.items()) or "none"
-        if not found.records:
+        skipped = ", ".join(f"{count} {why}" for why, count in summary.left_out.items()) or "none"
+        if not self._records:
             raise NotFound(
                 f"no message to send in {', '.join(sources)}; left out: {skipped}",
                 "keelog demo --from DIR with a store that has messages of ordinary topics",
             )
-        say(f"{len(found.records)} messages to send; left out: {skipped}")
+        say(f"{len(self._records)} messages to send; left out: {skipped}")
+
+    def _read(self, path: Path) -> Torn | None:
+        """Adds the messages of a store. Returns what ends its log, where that is not a proper end.
+
+        Raises StoreDamaged for a log that breaks off before its first record, and what `open_store`
+        raises.
+        """
+        left_out = self.summary.left_out
+        with open_store(path) as store:
+            is_empty = True
+            for window in store.log.columns(store.log.min_offset):
+                is_empty = is_empty and not len(window)
+                for record in map(store.log.record_at, window.physical_offset.tolist()):
+                    reason = why_not(record)
+                    if reason:
+                        left_out[reason] = left_out.get(reason, 0) + 1
+                    else:
+                        self._records.append(record)
+            stop = store.log.stopped or store.tail.stop
+            if stop is None or stop.kind == "end":
+                return None
+            if is_empty:
+                raise StoreDamaged(
+                    str(store.log.segments.folder),
+                    stop.position,
+                    f"no message can be read: {stop.why}",
+                    f"keelog store verify {path} --deep",
+                )
+            return stop
+
+    def _queues(self) -> dict[Queue, list[Record]]:
+        """The messages of each queue, in order."""
+        found: dict[Queue, list[Record]] = {}
+        for record in self._records:
+            found.setdefault(Queue(record.topic, record.head.queue_id), []).append(record)
+        return found
 
     def send(self, client: keelog.Client) -> None:
         """Some one by one, the rest in batches."""
         queues: dict[str, int] = {}
-        for topic, queue_id in self._found.queues:
+        for topic, queue_id in self._queues():
             queues[topic] = max(queues.get(topic, 8), queue_id + 1)
         for topic, count in queues.items():
             client.create_topic(topic, count, exist_ok=True)
-        messages = [outgoing(record) for record in self._found.records]
+        messages = [outgoing(record) for record in self._records]
         began = time.monotonic()
         for message in messages[:SENT_SINGLY]:
             self._receipts.append(client.send(str(message.topic), message))
@@ -223,7 +258,7 @@ class _DemoRun:
     def compare(self, client: keelog.Client) -> None:
         """Pulls every queue and holds it against what was sent; then some look-ups."""
         pulled: dict[Queue, list[Record]] = {}
-        for queue, sent in self._found.queues.items():
+        for queue, sent in self._queues().items():
             wanted = ConsumeChoice(queue.topic, (queue.queue_id,), None, StartPoint("start"), None)
             came = [message.record for message in BoundedReader(client, wanted).read_to_end()]
             pulled[queue] = came
@@ -293,22 +328,6 @@ def _table(summary: DemoSummary) -> list[dict[str, Any]]:
     return [{"what": what, "count": count} for what, count in rows.items()]
 
 
-@dataclass(slots=True)
-class Input:
-    """The messages to send, in log order, and why others are left out."""
-
-    records: list[Record] = field(default_factory=list)
-    left_out: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def queues(self) -> dict[Queue, list[Record]]:
-        """The messages of each queue, in order."""
-        found: dict[Queue, list[Record]] = {}
-        for record in self.records:
-            found.setdefault(Queue(record.topic, record.head.queue_id), []).append(record)
-        return found
-
-
 def find_store(name: str, into: Path) -> Path:
     """The directory of a store: `name` itself, or the store of STORES of that name, unpacked.
     Raises NotAStore when there is neither."""
@@ -326,35 +345,6 @@ def find_store(name: str, into: Path) -> Path:
         else:  # Debian 12's Python 3.11.2 is older than the filters; the archives are our own.
             packed.extractall(into)
     return into / name
-
-
-def read_store(path: Path, found: Input) -> Torn | None:
-    """Adds the messages of a store. Returns what ends its log, where that is not a proper end.
-
-    Raises StoreDamaged for a log that breaks off before its first record, and what `open_store`
-    raises.
-    """
-    with open_store(path) as store:
-        is_empty = True
-        for window in store.log.columns(store.log.min_offset):
-            is_empty = is_empty and not len(window)
-            for record in map(store.log.record_at, window.physical_offset.tolist()):
-                reason = why_not(record)
-                if reason:
-                    found.left_out[reason] += 1
-                else:
-                    found.records.append(record)
-        stop = store.log.stopped or store.tail.stop
-        if stop is None or stop.kind == "end":
-            return None
-        if is_empty:
-            raise StoreDamaged(
-                str(store.log.segments.folder),
-                stop.position,
-                f"no message can be read: {stop.why}",
-                f"keelog store verify {path} --deep",
-            )
-        return stop
 
 
 def why_not(record: Record) -> str:

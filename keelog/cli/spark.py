@@ -66,10 +66,6 @@ class Asked:
             yield lambda job: run_job(job, self.master, self.conf, say)
 
 
-def _convert(ctx: click.Context, _parameter: click.Parameter, value: str) -> Asked:
-    return Asked(value, dict(ctx.params.pop("_conf", ())))
-
-
 def _remember(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> None:
     pairs = [value.partition("=") for value in values]
     wrong = next((name for name, sign, _ in pairs if not (name and sign)), None)
@@ -85,7 +81,7 @@ session_options = several(
         default="local[*]",
         show_default=True,
         metavar="URL",
-        callback=_convert,
+        callback=lambda ctx, _parameter, value: Asked(value, dict(ctx.params.pop("_conf", ()))),
         help="Where it runs: local[2], spark://HOST:7077, yarn.",
     ),
     click.option(

@@ -6,13 +6,13 @@ Safe for many threads. One I/O thread owns the sockets; after a fork a client re
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing, suppress
 from time import monotonic
-from typing import NoReturn, Self, TypeVar, Unpack
+from typing import Self, TypeVar, Unpack
 
 from keelog.client import groups, operations, results, subscription
 from keelog.client.consumer.consumer import Consumer
 from keelog.client.consumer.consumer_thread import ConsumerThread
 from keelog.client.consumer.options import ConsumerOptions, Topics
-from keelog.client.core import ClientCore
+from keelog.client.core import ClientCore, CoreOwner
 from keelog.client.groups import GroupInfo
 from keelog.client.messages import Body, Message, OutgoingMessage
 from keelog.client.operations import FindPages, Operation
@@ -62,7 +62,7 @@ def connect(
     return Client(core)
 
 
-class Client:
+class Client(CoreOwner):
     """A client of one node, made by `connect`, for any number of threads; a context manager.
 
     Leaving it sends what its producers still hold, then ends the connection.
@@ -82,19 +82,6 @@ class Client:
     >>> message.body, message.tags, message.keys
     (b'three', 'fruit', ['order-17'])
     """
-
-    def __init__(self, core: ClientCore) -> None:
-        self._core = core
-
-    @property
-    def endpoint(self) -> str:
-        """The control address."""
-        return self._core.endpoint
-
-    @property
-    def timeout(self) -> float:
-        """The default for every call, in seconds."""
-        return self._core.timeout
 
     # Messages
 
@@ -355,7 +342,7 @@ class Client:
 
     def routes(self, timeout: float | None = None) -> Routes:
         """Where the node's processes listen."""
-        return Routes.of(run(self._core, operations.routes(self._core.deadline(timeout))).header)
+        return run(self._core, operations.routes(self._core.deadline(timeout)))
 
     def close(self) -> None:
         """Sends what producers still hold, waits for their answers, and ends the connection.
@@ -374,9 +361,6 @@ class Client:
 
     def __repr__(self) -> str:
         return f"<keelog client of {self.endpoint}>"
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a client cannot be pickled or copied: connect in the other process")
 
     def _find(self, find: FindPages) -> Iterator[Message]:
         while not find.done:
@@ -405,10 +389,10 @@ class Client:
             if tail.cursor is not None and tail.cursor.moved():
                 # Messages whose place is not committed come again: the error that ends it counts.
                 with suppress(MqError):
-                    self._commit(tail.cursor)
+                    commit(self, tail.cursor)
             raise
         if tail.cursor is not None and tail.cursor.moved():
-            self._commit(tail.cursor)
+            commit(self, tail.cursor)
 
     def _pulled(
         self, tail: subscription.Subscription, start: subscription.Start, takes_much: bool
@@ -442,10 +426,12 @@ class Client:
         """A node that is away gets the place later."""
         if cursor.is_due(monotonic()):
             with suppress(BusyError):
-                self._commit(cursor)
+                commit(self, cursor)
 
-    def _commit(self, cursor: subscription.Cursor) -> None:
-        run(self._core, cursor.commit(monotonic(), self._core.deadline(None)))
+
+def commit(client: Client, cursor: subscription.Cursor) -> None:
+    """Has the node note how far the cursor has come."""
+    run(client._core, cursor.commit(monotonic(), client._core.deadline(None)))
 
 
 def run(core: ClientCore, operation: Operation[T]) -> T:

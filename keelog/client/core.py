@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from threading import get_ident
 from time import monotonic, time
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NoReturn, cast
 from zlib import crc32
 
 from keelog.client.consumer.options import (
@@ -22,7 +22,7 @@ from keelog.client.consumer.options import (
     consumer_settings,
 )
 from keelog.client.messages import Body, OutgoingMessage
-from keelog.client.operations import Operation
+from keelog.client.operations import Operation, routes
 from keelog.client.options import (
     MESSAGE_OPTIONS,
     ProducerOptions,
@@ -203,15 +203,12 @@ class ClientCore:
     def open(self) -> Operation[Routes]:
         """Reaches the node, so that a wrong address is an error of `connect`."""
         try:
-            answer = yield exchange.Call(
-                exchange.NodeRole.CONTROL, "routes", {}, self.deadline(None)
-            )
+            return (yield from routes(self.deadline(None)))
         except errors.UnknownOperation:
             raise errors.BadRequest(
                 f"{self.endpoint} is a process of a node, not its control address",
                 "write the address that keelog serve says it is ready at",
             ) from None
-        return Routes.of(answer.header)
 
     def producer(self, options: ProducerOptions) -> Producer:
         self.check_open()
@@ -313,6 +310,26 @@ class ClientCore:
     ) -> ConsumerSettings:
         self.check_open()
         return consumer_settings(group, topics, options, int(time() * 1000))
+
+
+class CoreOwner:
+    """What the clients of threads and of event loops have in common."""
+
+    def __init__(self, core: ClientCore) -> None:
+        self._core = core
+
+    @property
+    def endpoint(self) -> str:
+        """The control address."""
+        return self._core.endpoint
+
+    @property
+    def timeout(self) -> float:
+        """The default for every call, in seconds."""
+        return self._core.timeout
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a client cannot be pickled or copied: connect in the other process")
 
 
 def _stop(

@@ -22,10 +22,16 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
-from typing import Any, NoReturn, Self, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 from keelog.client import operations
-from keelog.client.consumer.consumer import HANDLER_S_MAX, check_run, failed, not_committed
+from keelog.client.consumer.consumer import (
+    HANDLER_S_MAX,
+    ConsumerBase,
+    check_run,
+    failed,
+    not_committed,
+)
 from keelog.client.consumer.consumer_thread import ConsumerThread
 from keelog.client.consumer.options import ConsumerSettings
 from keelog.client.consumer.queues import GroupMessage
@@ -34,14 +40,14 @@ from keelog.client.messages import Body, Message, MessageOptions, OutgoingMessag
 from keelog.client.operations import Operation
 from keelog.client.options import SendOptions
 from keelog.client.results import PullResult, Receipt
-from keelog.client.send.encode import NOT_TAKEN, Encoder, MessageBatch
+from keelog.client.send.encode import NOT_TAKEN, MessageBatch
 from keelog.client.send.record_batch import BatchReceipt, ColumnBatch, EncodedMessage, Results
 from keelog.client.send.sender import HELD_S_MAX, SEND_BYTES_MAX, SEND_RECORDS_MAX, SendGroup
 from keelog.client.subscription import TURN_S_MAX, Start, Subscription
 from keelog.client.transport.direct import Channel, ZmtpConnection
 from keelog.client.transport.exchange import Call, Decision, NodeRole, Outcome
 from keelog.client.transport.io_thread import CALLS_MAX, IoThread
-from keelog.client.transport.routes import Routes, check_gateway
+from keelog.client.transport.routes import check_gateway
 from protocol.errors import BusyError, MqError, NodeBusy, OutcomeUnknownError
 
 T = TypeVar("T")
@@ -194,10 +200,18 @@ class AsyncioChannel(Channel):
         if self._closing:
             return
         self._closing = True
-        if self._loop.is_running() and not self.is_here():
-            _in_loop(self._loop, self._end)
-        else:
+        if not self._loop.is_running() or self.is_here():
             self._end()
+            return
+        over = threading.Event()
+
+        def end() -> None:
+            self._end()
+            over.set()
+
+        with suppress(RuntimeError):  # the loop may be closed just now
+            self._loop.call_soon_threadsafe(end)
+            over.wait(CLOSE_S)
 
     def is_here(self) -> bool:
         """Whether the caller runs in the loop."""
@@ -207,19 +221,6 @@ class AsyncioChannel(Channel):
         if self._timer is not None:
             self._timer.cancel()
         self._drop()
-
-
-def _in_loop(loop: asyncio.AbstractEventLoop, action: Callable[[], None]) -> None:
-    """Runs `action` in a loop of another thread, and waits for its end."""
-    over = threading.Event()
-
-    def run() -> None:
-        action()
-        over.set()
-
-    with suppress(RuntimeError):  # it may be closed just now
-        loop.call_soon_threadsafe(run)
-        over.wait(CLOSE_S)
 
 
 @dataclass(slots=True, eq=False)
@@ -233,12 +234,6 @@ class _GatheredSends:
     unanswered: int = 0
     in_loop: bool = True
     """Whether the loop's own link carries it."""
-
-    def batch(self, encoder: Encoder) -> ColumnBatch:
-        return ColumnBatch(
-            None, self.deadline, encoder.gathered(self.columns), self.of_all,
-            deliver=self.of_some, slots=range(len(self.futures)),
-        )  # fmt: skip
 
     # In the loop, or on the I/O thread.
 
@@ -343,7 +338,10 @@ class AsyncioSendCoalescer:
         for gathered in ready:
             group.under_way += 1
             gathered.unanswered = len(gathered.futures)
-            batch = gathered.batch(self._core.encoder)
+            batch = ColumnBatch(
+                None, gathered.deadline, self._core.encoder.gathered(gathered.columns),
+                gathered.of_all, deliver=gathered.of_some, slots=range(gathered.unanswered),
+            )  # fmt: skip
             if not self._core.sender.carry(batch, partial(self._carry, gathered)):
                 self._core.sender.send(batch)
 
@@ -529,7 +527,7 @@ class MessageStream:
         await self._results.aclose()
 
 
-class Consumer:
+class Consumer(ConsumerBase):
     """As `keelog.Consumer`: use it with `async with`, then `async for`. It joins its group there.
 
     A thread of its own keeps the membership, so that a blocked loop costs none. Messages are
@@ -537,23 +535,14 @@ class Consumer:
     """
 
     def __init__(self, core: ClientCore, settings: ConsumerSettings) -> None:
+        super().__init__(ConsumerThread(core, settings))
         self._core = core
-        self._member = ConsumerThread(core, settings)
         self._arrived = asyncio.Event()
         self._finalizer = weakref.finalize(self, self._member.close_soon)
 
-    @property
-    def client_id(self) -> str:
-        """The name of this member in its group."""
-        return self._member.client_id
-
-    def assignment(self) -> list[tuple[str, int]]:
-        """Topic and number of each queue that this member reads now."""
-        return self._member.assignment()
-
     async def __aenter__(self) -> Self:
-        answer = await run(self._core, operations.routes(self._core.deadline(None)))
-        check_gateway(Routes.of(answer.header), self._core.endpoint)
+        routes = await run(self._core, operations.routes(self._core.deadline(None)))
+        check_gateway(routes, self._core.endpoint)
         loop, arrived = asyncio.get_running_loop(), self._arrived
 
         def wake() -> None:
@@ -636,6 +625,3 @@ class Consumer:
 
     def __repr__(self) -> str:
         return f"<keelog.aio consumer {self.client_id}>"
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a consumer cannot be pickled or copied: make one in the other process")

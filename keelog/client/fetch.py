@@ -109,6 +109,8 @@ class FetchClient:
             more = {**fields, "cursor": page["cursor"], "index": False}
             page = self.start("layout", more).result().header
             rows += page["queues"]
+        # Topic, queue or None for all queues, and the log offset that it begins at.
+        removed = first.get("removed") or ()
         return NodeLayout(
             token=first["token"],
             epoch=first["epoch"],
@@ -120,16 +122,11 @@ class FetchClient:
             queue_file_bytes=page["queue_file_bytes"] or first["queue_file_bytes"],
             queues=[QueueAtNode(Queue(topic, number), *rest) for topic, number, *rest in rows],
             index=[IndexAtNode(*row) for row in first["index"]],
-            removed=_removed(first.get("removed") or []),
+            removed=Removed(
+                topics={topic: RemovedTopic(at) for topic, number, at in removed if number is None},
+                queues={Queue(topic, one): at for topic, one, at in removed if one is not None},
+            ),
         )
 
     def close(self) -> None:
         self._core.close()
-
-
-def _removed(rows: Sequence[tuple[str, int | None, int]]) -> Removed:
-    """From rows of topic, queue or None for all queues, and the log offset that it begins at."""
-    return Removed(
-        topics={topic: RemovedTopic(at) for topic, queue_id, at in rows if queue_id is None},
-        queues={Queue(topic, number): at for topic, number, at in rows if number is not None},
-    )

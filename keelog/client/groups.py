@@ -123,7 +123,10 @@ def described(
         queues: list[GroupQueue] = []
         for topic in sorted({*places, *now.get("topics", ())}):
             if topic not in ends:
-                ends[topic] = yield from _ends(topic, deadline)
+                try:
+                    ends[topic] = yield from operations.offsets(topic, None, deadline)
+                except UnknownTopic:
+                    ends[topic] = []
             owners = now.get("queues", {}).get(topic, {})
             pulled = now.get("pulled", {}).get(topic, {})
             times = moved.get(group, {}).get(topic, {})
@@ -136,13 +139,6 @@ def described(
         )
         found.append(GroupInfo(group, members, tuple(queues)))
     return found
-
-
-def _ends(topic: str, deadline: float) -> Operation[list[QueueOffsets]]:
-    try:
-        return list((yield from operations.offsets(topic, None, deadline)))
-    except UnknownTopic:
-        return []
 
 
 def _with_ages(

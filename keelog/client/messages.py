@@ -1,7 +1,7 @@
 """Messages on both sides of the client: `OutgoingMessage` to send, `Message` as read back."""
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from operator import attrgetter
@@ -20,8 +20,8 @@ BODY_SHOWN_BYTES = 80
 Body = bytes | bytearray | memoryview
 """The types of a body. The node stores its bytes."""
 
-_INT = struct.Struct(">i").unpack_from
-_LONG = struct.Struct(">q").unpack_from
+_INT: Callable[[bytes, int], tuple[int]] = struct.Struct(">i").unpack_from
+_LONG: Callable[[bytes, int], tuple[int]] = struct.Struct(">q").unpack_from
 _QUEUE_ID_AT = codec.SHORT_HEAD.offsets["queue_id"]
 _QUEUE_OFFSET_AT = codec.SHORT_HEAD.offsets["queue_offset"]
 _PHYSICAL_OFFSET_AT = codec.SHORT_HEAD.offsets["physical_offset"]
@@ -213,24 +213,21 @@ class Message:
     def queue_id(self) -> int:
         """The queue of the topic."""
         if self._is_whole:
-            queue_id: int = _INT(self._raw, _QUEUE_ID_AT)[0]
-            return queue_id
+            return _INT(self._raw, _QUEUE_ID_AT)[0]
         return self.record.head.queue_id
 
     @property
     def queue_offset(self) -> int:
         """Its ordinal in the queue."""
         if self._is_whole:
-            queue_offset: int = _LONG(self._raw, _QUEUE_OFFSET_AT)[0]
-            return queue_offset
+            return _LONG(self._raw, _QUEUE_OFFSET_AT)[0]
         return self.record.head.queue_offset
 
     @property
     def physical_offset(self) -> int:
         """Its log offset."""
         if self._is_whole:
-            physical_offset: int = _LONG(self._raw, _PHYSICAL_OFFSET_AT)[0]
-            return physical_offset
+            return _LONG(self._raw, _PHYSICAL_OFFSET_AT)[0]
         return self.record.head.physical_offset
 
     @property

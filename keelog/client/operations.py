@@ -26,8 +26,10 @@ from keelog.client.options import (
     check_names,
     check_on_damage,
     check_seconds,
+    pass_over,
 )
 from keelog.client.transport.exchange import Call, NodeAnswer, NodeRole
+from keelog.client.transport.routes import Routes
 from protocol.errors import BadRequest, StoreDamaged
 from protocol.request_fields import INT64_MAX
 from protocol.requests import (
@@ -73,8 +75,8 @@ def milliseconds(time: "datetime | int | None", default: int) -> int:
     return time
 
 
-def routes(deadline: float) -> Operation[NodeAnswer]:
-    return (yield Call(NodeRole.CONTROL, "routes", {}, deadline))
+def routes(deadline: float) -> Operation[Routes]:
+    return Routes.of((yield Call(NodeRole.CONTROL, "routes", {}, deadline)).header)
 
 
 def status(deadline: float) -> Operation[results.NodeStatus]:
@@ -314,18 +316,13 @@ class FindPages:
         deadline = self._deadline_of(self._timeout)
         messages, self._cursor, damaged = yield from find_page(fields, self._cursor, deadline)
         for error in damaged:
-            self._meet(error)
+            if self._on_damage == "fail":
+                self._damage = self._damage or error
+            else:
+                pass_over(error, self._on_damage, log)
         if self._left is not None:
             messages = messages[: self._left]
             self._left -= len(messages)
         self._is_last = self._cursor is None or self._left == 0
         self.done = self._is_last and self._damage is None
         return messages
-
-    def _meet(self, error: StoreDamaged) -> None:
-        if self._on_damage == "fail":
-            self._damage = self._damage or error
-        elif callable(self._on_damage):
-            self._on_damage(error)
-        else:
-            log.warning("%s: passed over", error.reason)

@@ -6,6 +6,7 @@ are not times, seconds or addresses. A program that reads also chooses what dama
 """
 
 import difflib
+import logging
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,7 @@ from typing import Any, Literal, TypedDict
 
 from keelog.client.messages import Body, MessageOptions, bad_body, check_type, wrong_type
 from protocol.addresses import DEFAULT_NODE, with_scheme
-from protocol.errors import BadRequest, MessageDamaged, StoreDamaged
+from protocol.errors import BadRequest, CorruptError, MessageDamaged, StoreDamaged
 from protocol.record.encode import Keys
 
 OnDamage = Literal["fail", "skip"] | Callable[[MessageDamaged], object]
@@ -225,6 +226,16 @@ class ProducerSettings:
 def check_on_damage(wanted: object) -> None:
     if wanted not in ("fail", "skip") and not callable(wanted):
         raise BadRequest(f"on_damage is {wanted!r}", "use 'fail', 'skip' or a function")
+
+
+def pass_over(error: CorruptError, on_damage: Any, log: logging.Logger) -> None:
+    """Goes on after damage as a program wants it. Raises it where that says "fail"."""
+    if on_damage == "fail":
+        raise error
+    if callable(on_damage):
+        on_damage(error)
+    else:
+        log.warning("%s: passed over", error.reason)
 
 
 def check_acks(acks: object) -> None:

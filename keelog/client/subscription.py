@@ -16,7 +16,7 @@ from typing import Any, Generic, Literal, NamedTuple, Self, TypedDict, TypeVar
 
 from keelog.client import operations
 from keelog.client.operations import Operation
-from keelog.client.options import OnDamage, check_names, check_on_damage, check_seconds
+from keelog.client.options import OnDamage, check_names, check_on_damage, check_seconds, pass_over
 from keelog.client.results import PullResult, QueueOffsets, pull_result
 from keelog.client.transport.exchange import Call, NodeAnswer, Retry
 from protocol import errors
@@ -401,10 +401,7 @@ class Subscription:
             self._unread = self._unread or error
             return
         place.next_offset, place.failures = error.next_offset, 0
-        if callable(self._settings.on_damage):
-            self._settings.on_damage(error)
-        else:
-            log.warning("%s: passed over", error.reason)
+        pass_over(error, self._settings.on_damage, log)
         self._go_on(place, dry=False)
 
     def _wants(self, queue_id: int) -> bool:
@@ -474,21 +471,15 @@ class Cursor:
 
     def begin_anew(self, queue_id: int, generation: int) -> None:
         """The topic was removed, and is read from the start of the one that was made anew."""
-        self.forget(generation)
+        self._forget(generation)
         self._read[queue_id], self._known_at[queue_id] = 0, generation
 
-    def forget(self, generation: int) -> None:
+    def _forget(self, generation: int) -> None:
         """Drops the places of a topic that was removed: this is the generation of the new one."""
         for queue_id in [one for one, at in self._known_at.items() if at < generation]:
             del self._known_at[queue_id]
             self._read.pop(queue_id, None)
             self._committed.pop(queue_id, None)
-
-    def known_at(self, places: Mapping[int, int]) -> int | None:
-        """A log offset at which all these places were known; None where nobody knows."""
-        found = [self._known_at.get(queue_id) for queue_id in places]
-        known = [at for at in found if at is not None]
-        return min(known) if known and len(known) == len(found) else None
 
     def read_to(self, queue_id: int, offset: int, known_at: int | None = None) -> None:
         """All messages of a queue below `offset` were read, as of a log offset `known_at`. One of
@@ -514,25 +505,21 @@ class Cursor:
             if committed.get(queue_id) != offset
         }
 
-    def begin_commit(self, now: float) -> dict[int, int]:
-        """The places to send now. They stay to be sent until `end_commit`."""
-        self._commit_at, self._unsaved = now + COMMIT_EVERY_S, 0
-        return self.moved()
-
-    def end_commit(self, places: Mapping[int, int]) -> None:
-        self._committed.update(places)
-
     def commit(self, now: float, deadline: float) -> Operation[None]:
-        places = self.begin_commit(now)
-        known_at = self.known_at(places)
+        self._commit_at, self._unsaved = now + COMMIT_EVERY_S, 0
+        places = self.moved()
+        known_at = None
+        if places.keys() <= self._known_at.keys():
+            # A log offset at which all these places were known.
+            known_at = min((self._known_at[queue_id] for queue_id in places), default=None)
         try:
             yield from operations.commit_cursor(
                 self.topic, self.name, places, deadline, generation=known_at
             )
         except errors.TopicRemoved as removed:
-            self.forget(removed.generation)
+            self._forget(removed.generation)
         else:
-            self.end_commit(places)
+            self._committed.update(places)
 
 
 class Follower(Generic[T]):

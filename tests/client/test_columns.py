@@ -207,7 +207,7 @@ def test_a_batch_goes_when_it_has_its_bytes_or_messages(node: FakeNode, mq: keel
 def test_without_the_kernel_messages_are_encoded_one_by_one(
     node: FakeNode, mq: keelog.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loader, "active", lambda: None)
+    monkeypatch.setattr(loader, "kernel", None)
     with mq.producer(linger=60) as producer:
         futures = [producer.send_nowait("orders", b"%d" % n, queue_id=0) for n in range(20)]
     assert [record.body for record in node.stored()] == [b"%d" % n for n in range(20)]
@@ -306,9 +306,9 @@ def test_send_many_makes_the_records_that_single_encoding_makes(
         except MqError as error:
             errors.append((index, repr(error)))
     collector = Collector()
-    many = SendMany(collector, encoder, None, 1.0)  # type: ignore[arg-type]
+    many = SendMany(collector, encoder, None, 1.0, batch_bytes)  # type: ignore[arg-type]
     try:
-        receipts, failed = many.run("orders", bodies, options, batch_bytes), []
+        receipts, failed = many.run("orders", bodies, options), []
     except keelog.SendManyError as error:
         receipts, failed = error.succeeded, error.failed
     assert [(failure.index, repr(failure.error)) for failure in failed] == errors
@@ -339,7 +339,7 @@ def test_messages_of_kinds_that_alternate_are_encoded_a_kind_at_a_time(
         for n, body in enumerate(bodies)
     ]
     collector = Collector()
-    SendMany(collector, encoder, None, 1.0).run("orders", sent, {}, ROOM)  # type: ignore[arg-type]
+    SendMany(collector, encoder, None, 1.0, ROOM).run("orders", sent, {})  # type: ignore[arg-type]
     assert not alone
     assert [one.slot for one in collector.entries] == list(range(300))
     assert len({one.unique_key for one in collector.entries}) == 300
@@ -350,7 +350,7 @@ def test_more_kinds_than_columns_keep_their_order() -> None:
     sent = [OutgoingMessage(b"%d" % n, tags=f"t{n}") for n in range(3 * KINDS_MAX)]
     collector = Collector()
     encoder = Encoder(FakeIo(False), UniqueKeys(IP), Host(IP, 0))
-    SendMany(collector, encoder, None, 1.0).run("orders", sent, {}, ROOM)  # type: ignore[arg-type]
+    SendMany(collector, encoder, None, 1.0, ROOM).run("orders", sent, {})  # type: ignore[arg-type]
     for n, one in enumerate(collector.entries):
         assert one.slot == n
         assert b"TAGS\x01t%d\x02" % n in one.record

@@ -1,5 +1,6 @@
 """`send_batch`: one request for many messages, receipts on demand, and what goes wrong."""
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import cast
@@ -7,9 +8,10 @@ from typing import cast
 import pytest
 
 import keelog
+from keelog.client.options import ProducerSettings
 from keelog.client.send.encode import Encoder, UniqueKeys
-from keelog.client.send.producer import PendingBatches
 from keelog.client.send.record_batch import BatchReceipt, RecordBatch
+from keelog.client.send.sender import BatchSender
 from keelog.client.transport.io_thread import IoThread
 from protocol.errors import BadRequest, IllegalMessage, MessageTooLarge, NodeBusy, NotConnected
 from protocol.ids import NO_HOST
@@ -131,27 +133,39 @@ def test_who_waits_for_room_goes_on_when_a_quarter_is_free_and_who_need_not_wait
     class Unconnected:
         routes = None
 
-    encoder = Encoder(cast(IoThread, Unconnected()), UniqueKeys(bytes(4)), NO_HOST)
-    batches = PendingBatches(encoder, sent.append, None, 5.0, 8)
+        def on_thread(self) -> bool:
+            return threading.current_thread() is threading.main_thread()  # which waits for nothing
 
-    def begin(room_timeout: float) -> "Future[BatchReceipt]":
-        return batches.send("orders", BODIES, {}, room_timeout)
+    class Sender:
+        def send(self, batch: RecordBatch) -> None:
+            sent.append(batch)
 
-    futures = [begin(0) for _ in range(8)]
+    io = cast(IoThread, Unconnected())
+    encoder = Encoder(io, UniqueKeys(bytes(4)), NO_HOST)
+    producer = keelog.Producer(
+        io, cast(BatchSender, Sender()), encoder, lambda: None,
+        ProducerSettings(max_batches=8, timeout=20.0),
+    )  # fmt: skip
+
+    def begin() -> "Future[BatchReceipt]":
+        return producer.send_batch("orders", BODIES)
+
+    futures = [begin() for _ in range(8)]
     with ThreadPoolExecutor(1) as pool:
-        ninth = pool.submit(begin, 20.0)
-        wait_until(lambda: bool(batches._condition._waiters), "the ninth waits")  # type: ignore[attr-defined]
+        ninth = pool.submit(begin)
+        waiters = producer._batches_answered._waiters  # type: ignore[attr-defined]
+        wait_until(lambda: bool(waiters), "the ninth waits")
         for number in range(2):
             sent[number].fail(NotConnected("gone"))
         assert len(sent) == 8
-        futures.append(begin(0))
+        futures.append(begin())
         for number in range(2, 4):
             sent[number].fail(NotConnected("gone"))
         futures.append(ninth.result(WAIT_S))
     assert len(sent) == 10
     for batch in sent[4:]:
         batch.fail(NotConnected("gone"))
-    batches.flush(1.0)
+    assert not producer._batches
     assert all(isinstance(future.exception(1), NotConnected) for future in futures)
 
 

@@ -13,7 +13,6 @@ import pytest
 
 import keelog
 from keelog import OutgoingMessage, Receipt, Retry
-from keelog.client.send.producer import PendingBatches
 from protocol.errors import BadRequest, IllegalMessage, NodeBusy
 from tests.support.fake_node import FakeNode, has_lost
 from tests.support.node import wait_until
@@ -485,8 +484,13 @@ def test_a_flush_has_one_deadline_for_messages_and_batches(
     node: FakeNode, mq: keelog.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left: list[float | None] = []
-    monkeypatch.setattr(PendingBatches, "flush", lambda _batches, timeout: left.append(timeout))
+
+    def wait_for(_until: object, timeout: float | None) -> bool:
+        left.append(timeout)
+        return True
+
     producer = mq.producer(linger=WAIT_S)
+    monkeypatch.setattr(producer._batches_answered, "wait_for", wait_for)
     for timeout in (WAIT_S, None):
         node.delay["append"] = 0.1  # from the flush on: nothing goes before
         producer.send_nowait("orders", b"x")

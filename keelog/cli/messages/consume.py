@@ -28,9 +28,10 @@ from keelog.cli.messages import reading
 from keelog.cli.messages.selectors import parse_range
 from keelog.cli.options import command, node_option, output_options, progress_option
 from keelog.cli.output import Output, say
+from keelog.client.client import commit
 from keelog.client.subscription import Cursor
 from keelog.text import CommandProgress
-from protocol.errors import BusyError, TopicRemoved
+from protocol.errors import BusyError
 from protocol.human_text import printable
 from protocol.record.codec import Record
 
@@ -246,14 +247,7 @@ class _ConsumeRun:
 
     def _commit(self, cursor: Cursor) -> None:
         self._output.flush()
-        places = cursor.begin_commit(monotonic())
-        known_at = cursor.known_at(places)
-        try:
-            self._client.commit_cursor(cursor.topic, cursor.name, places, generation=known_at)
-        except TopicRemoved as removed:
-            cursor.forget(removed.generation)
-        else:
-            cursor.end_commit(places)
+        commit(self._client, cursor)
 
     def end(self, finite: bool) -> int:
         """Commits the rest; the exit code."""

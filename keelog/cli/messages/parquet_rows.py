@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from keelog.pipeline.jobs.export_files import MANIFEST, NULL_PARTITION, parse_manifest
 from keelog.pipeline.tables import DAMAGE, MESSAGES
+from node.runtime.settings import snake_case
 from protocol.errors import IllegalMessage, NotFound
 from protocol.record.bodies import COMPRESSION_BITS
 
@@ -20,19 +21,11 @@ Fields = dict[str, Any]
 Row = Callable[[], Fields]
 
 _NAMES = {
-    "topic": "topic",
-    "queueId": "queue_id",
-    "queueOffset": "queue_offset",
-    "body": "body",
-    "tags": "tags",
-    "keys": "keys",
-    "properties": "properties",
-    "flag": "flag",
-    "sysFlag": "sys_flag",
-    "bornTimestamp": "born_timestamp",
-    "bornHost": "born_host",
-    "reconsumeTimes": "reconsume_times",
-    DAMAGE.name: DAMAGE.name,
+    name: snake_case(name)
+    for name in (
+        *("topic", "queueId", "queueOffset", "body", "tags", "keys", "properties", "flag"),
+        *("sysFlag", "bornTimestamp", "bornHost", "reconsumeTimes", DAMAGE.name),
+    )
 }
 """Columns that are read, and the fields of a message that they are."""
 _KNOWN = {*_NAMES, *(column.name for column in MESSAGES.columns), "date"}

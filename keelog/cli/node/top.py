@@ -39,6 +39,8 @@ SORTS: Mapping[str, Callable[[Fields], Any]] = {
     "restarts": lambda row: -row["restarts"],
 }
 """Sort orders of the table of processes; the first keeps the node's own order."""
+_CSV = ("role", "index", "pid", "state", "cpu_percent", "rss_bytes", "restarts", "lag_bytes")
+"""The columns of CSV: a row a process, with the numbers as they are."""
 _TARGETS = {"queues": "queue", "index": "index"}
 INTERVAL_S_MIN = 0.05
 SCREEN_WAITS_S = 2.0
@@ -88,7 +90,8 @@ def top(node: str, once: bool, interval: float, sort: str, output: Output) -> No
                 output.text("\n".join([*lines(shown, sort), "", ""]))
                 output.flush()
             else:
-                output.document(shown, table=_rows(shown))
+                rows = [{name: row[name] for name in _CSV} for row in shown["processes"]]
+                output.document(shown, table=rows)
             if once:
                 break
 
@@ -101,12 +104,6 @@ def _looks(look: Callable[[], Fields], interval: float, sort: str) -> Iterator[F
         after, now = look(), time.monotonic()
         yield figures(before, after, now - asked_at, sort)
         before, asked_at = after, now
-
-
-def _rows(shown: Fields) -> list[Fields]:
-    """For CSV: a row a process, with the numbers as they are."""
-    names = ("role", "index", "pid", "state", "cpu_percent", "rss_bytes", "restarts", "lag_bytes")
-    return [{name: row[name] for name in names} for row in shown["processes"]]
 
 
 def figures(before: Fields, after: Fields, seconds: float, sort: str = "process") -> Fields:

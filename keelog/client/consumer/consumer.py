@@ -30,7 +30,27 @@ _LOOK_S = 0.5
 """How often `run` looks at its handlers, and at the time of a stop."""
 
 
-class Consumer:
+class ConsumerBase:
+    """What the consumers of threads and of event loops have in common."""
+
+    def __init__(self, member: ConsumerThread) -> None:
+        self._member = member
+
+    @property
+    def client_id(self) -> str:
+        """The name of this member in its group."""
+        return self._member.client_id
+
+    def assignment(self) -> list[tuple[str, int]]:
+        """Topic and number of each queue that this member reads now. The group's retry topic is
+        one of the topics."""
+        return self._member.assignment()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a consumer cannot be pickled or copied: make one in the other process")
+
+
+class Consumer(ConsumerBase):
     """A member of a consumer group, for any number of threads; a context manager and an iterator.
 
     The members of a group share the queues of its topics, RocketMQ's own clients among them, and
@@ -43,22 +63,12 @@ class Consumer:
     """
 
     def __init__(self, member: ConsumerThread, timeout: float) -> None:
-        self._member = member
+        super().__init__(member)
         self._timeout = timeout
         self._stop_by = math.inf
         # A member that nobody reads for would keep its queues from the others.
         self._finalizer = weakref.finalize(self, member.close_soon)
         member.start()
-
-    @property
-    def client_id(self) -> str:
-        """The name of this member in its group."""
-        return self._member.client_id
-
-    def assignment(self) -> list[tuple[str, int]]:
-        """Topic and number of each queue that this member reads now. The group's retry topic is
-        one of the topics."""
-        return self._member.assignment()
 
     def get(self, timeout: float | None = None) -> GroupMessage | None:
         """Waits for a message; None after `timeout` seconds (None: for ever), and after `stop`.
@@ -96,7 +106,9 @@ class Consumer:
                 for message in self:
                     watch.begin(worker, message, time.monotonic())
                     try:
-                        handle(handler, message)
+                        handler(message)
+                    except Exception:  # noqa: BLE001 (whatever it is: the message comes again)
+                        failed(message)
                     finally:
                         watch.end(worker)
             except BaseException as error:  # noqa: BLE001 (the caller of `run` gets it)
@@ -170,23 +182,12 @@ class Consumer:
     def __repr__(self) -> str:
         return f"<keelog consumer {self.client_id}>"
 
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a consumer cannot be pickled or copied: make one in the other process")
-
 
 def check_run(workers: object, timeout: object) -> None:
     if type(workers) is not int or not 1 <= workers <= WORKERS_MAX:
         raise BadRequest(f"workers is {workers!r}", f"use 1 to {WORKERS_MAX}")
     if timeout is not None:
         check_seconds("timeout", timeout)
-
-
-def handle(handler: Handler, message: GroupMessage) -> None:
-    """Calls the handler; a message that it fails on comes again."""
-    try:
-        handler(message)
-    except Exception:  # noqa: BLE001 (whatever it is: the message comes again)
-        failed(message)
 
 
 def failed(message: GroupMessage) -> None:

@@ -213,17 +213,7 @@ class ConsumerThread:
                 return
             failures += 1
             ceiling = min(BACKOFF_S_MAX, BACKOFF_S * 2.0 ** min(failures, 10))
-            self._sleep(ceiling * (0.5 + random.random() / 2))
-
-    def _sleep(self, seconds: float) -> None:
-        waiting = select.poll()
-        waiting.register(self._wake_fd, select.POLLIN)
-        if waiting.poll(seconds * 1000):
-            self._clear_wakes()
-
-    def _clear_wakes(self) -> None:
-        with suppress(BlockingIOError):
-            os.eventfd_read(self._wake_fd)
+            self._wait(ceiling * (0.5 + random.random() / 2))
 
     def _connect(self) -> socket.socket:
         """Raises MqError, OSError."""
@@ -257,22 +247,29 @@ class ConsumerThread:
                     self._notify()
                     if self._must_end(is_connected=True):
                         return
-                    has_more = _send(connection, exchange)
-                self._wait(connection, has_more, due - now)
+                    if exchange.unsent:
+                        with suppress(BlockingIOError):
+                            del exchange.unsent[: connection.send(exchange.unsent)]
+                    events = select.POLLIN | (select.POLLOUT if exchange.unsent else 0)
+                self._wait(due - now, connection, events)
                 with self._condition:
                     self._receive(connection, exchange)
         finally:
             with self._condition:
                 self._engine.lost(monotonic())
 
-    def _wait(self, connection: socket.socket, has_more: bool, seconds: float) -> None:
+    def _wait(
+        self, seconds: float, connection: socket.socket | None = None, events: int = 0
+    ) -> None:
         waiting = select.poll()
         waiting.register(self._wake_fd, select.POLLIN)
-        waiting.register(connection, select.POLLIN | (select.POLLOUT if has_more else 0))
+        if connection is not None:
+            waiting.register(connection, events)
         if self._close_at is not None:
             seconds = min(seconds, self._close_at - monotonic())
         waiting.poll(max(seconds, _SLEEP_S_MIN) * 1000)
-        self._clear_wakes()
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._wake_fd)
 
     def _receive(self, connection: socket.socket, exchange: RemotingExchange) -> None:
         """Raises OSError, BrokenFrame."""
@@ -283,11 +280,3 @@ class ConsumerThread:
         if not size:
             raise ConnectionResetError("the gateway has closed the connection")
         self._engine.received(size, monotonic())
-
-
-def _send(connection: socket.socket, exchange: RemotingExchange) -> bool:
-    """Sends what the network takes; True while it has not taken all."""
-    if exchange.unsent:
-        with suppress(BlockingIOError):
-            del exchange.unsent[: connection.send(exchange.unsent)]
-    return bool(exchange.unsent)

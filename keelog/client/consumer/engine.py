@@ -192,10 +192,16 @@ class ConsumerEngine:
         queues: tuple[bodies.MessageQueue, ...] = ()
         if answer.code == ResponseCode.SUCCESS:
             try:
-                queues = _readable_queues(topic, answer.body)
+                found = read_body(bodies.TopicRouteData, answer.body).queue_datas
             except BadCommand as error:
                 log.warning("the route of %s: %s", topic, error.reason)
                 return
+            queues = tuple(
+                bodies.MessageQueue(topic, of_broker.broker_name, number)
+                for of_broker in found
+                if of_broker.perm & PERM_READ
+                for number in range(of_broker.read_queue_nums)
+            )
             self._unknown.discard(topic)
         elif answer.code == ResponseCode.TOPIC_NOT_EXIST:
             self._route_at[topic] = now + UNKNOWN_ROUTE_S
@@ -229,16 +235,6 @@ class ConsumerEngine:
             self.queues.own(topic, averagely(queues, members, self.client_id))
 
 
-def _readable_queues(topic: str, body: bytes) -> tuple[bodies.MessageQueue, ...]:
-    """The queues of a route. Raises BadCommand."""
-    return tuple(
-        bodies.MessageQueue(topic, of_broker.broker_name, number)
-        for of_broker in read_body(bodies.TopicRouteData, body).queue_datas
-        if of_broker.perm & PERM_READ
-        for number in range(of_broker.read_queue_nums)
-    )
-
-
 def averagely(
     queues: Iterable[bodies.MessageQueue], members: Iterable[str], own: str
 ) -> list[bodies.MessageQueue]:
@@ -247,7 +243,8 @@ def averagely(
     Each gets a run of neighbours, the first ones one more. A member that is not among `members`
     gets none. Where an id is there twice, the queues of its second entry stay without an owner.
     """
-    ids = sorted(members, key=_java_order)
+    # Java compares texts by their UTF-16 units.
+    ids = sorted(members, key=lambda member: member.encode("utf-16-be", "surrogatepass"))
     if own not in ids:
         return []
     ordered = sorted(queues)
@@ -255,8 +252,3 @@ def averagely(
     index = ids.index(own)
     start = index * share + min(index, rest)
     return ordered[start : start + share + (index < rest)]
-
-
-def _java_order(text: str) -> bytes:
-    """Java compares texts by their UTF-16 units."""
-    return text.encode("utf-16-be", "surrogatepass")

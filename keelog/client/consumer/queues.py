@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from keelog.client.consumer.options import ConsumerSettings
 from keelog.client.consumer.remoting_exchange import RemotingAnswer, RemotingExchange, WhenAnswered
 from keelog.client.messages import Message
+from keelog.client.options import pass_over
 from protocol.errors import BadRequest, MessageDamaged, StoreDamaged
 from protocol.record.codec import Record, decode
 from protocol.record.properties import RETRY_TOPIC
@@ -51,7 +52,6 @@ _NO_MESSAGE = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
 BUSY = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE)
 DEAD_LETTER = -1
 """The delay level of a message that is to come no more."""
-T = TypeVar("T")
 Settle = Callable[["GroupMessage", int | None], None]
 """Tells the consumer how a message ended. None: it was handled; else it is to come again after this
 delay level."""
@@ -113,15 +113,7 @@ class GroupMessage(Message):
         self._settle(self, delay_level)
 
 
-class PulledMessage(NamedTuple, Generic[T]):
-    """A message with its offset, and the bytes that it costs."""
-
-    offset: int
-    size: int
-    message: T
-
-
-class QueueProgress(Generic[T]):
+class QueueProgress:
     """How far one queue was pulled, handed out and handled."""
 
     def __init__(self, next_offset: int) -> None:
@@ -129,7 +121,8 @@ class QueueProgress(Generic[T]):
         """Where the next pull begins."""
         self.held_bytes = 0
         """Of all messages that have not ended."""
-        self._waiting: deque[PulledMessage[T]] = deque()
+        self.waiting: deque[GroupMessage] = deque()
+        """Those to hand out."""
         self._sizes: dict[int, int] = {}
         self._order: deque[int] = deque()
         self._ended: set[int] = set()
@@ -151,28 +144,21 @@ class QueueProgress(Generic[T]):
 
     @property
     def in_hand(self) -> int:
-        return len(self._sizes) - len(self._waiting)
+        return len(self._sizes) - len(self.waiting)
 
-    @property
-    def has_waiting(self) -> bool:
-        return bool(self._waiting)
-
-    def take(self, found: list[PulledMessage[T]], next_offset: int) -> None:
+    def take(self, found: list[GroupMessage], next_offset: int) -> None:
         """Takes the messages of a pull, in their order, and where the next one begins."""
-        for pulled in found:
-            if pulled.offset >= self.next_offset:
-                self._waiting.append(pulled)
-                self._order.append(pulled.offset)
-                self._sizes[pulled.offset] = pulled.size
-                self.held_bytes += pulled.size
+        for message in found:
+            offset, size = message.queue_offset, message.store_size
+            if offset >= self.next_offset:
+                self.waiting.append(message)
+                self._order.append(offset)
+                self._sizes[offset] = size
+                self.held_bytes += size
         self.next_offset = max(self.next_offset, next_offset)
 
-    def hand_out(self) -> T | None:
-        return self._waiting.popleft().message if self._waiting else None
-
-    def put_back(self, offset: int, message: T) -> None:
-        """A message that was handed out is the next one again."""
-        self._waiting.appendleft(PulledMessage(offset, self._sizes[offset], message))
+    def hand_out(self) -> GroupMessage | None:
+        return self.waiting.popleft() if self.waiting else None
 
     def end(self, offset: int) -> None:
         """A message that was handed out has ended: it was handled, or comes again by another way.
@@ -186,9 +172,6 @@ class QueueProgress(Generic[T]):
             self._ended.remove(self._order.popleft())
 
 
-Progress = QueueProgress[GroupMessage]
-
-
 @dataclass(slots=True, eq=False)
 class OwnedQueue:
     """`progress` is None until it is known where the group is in the queue.
@@ -198,7 +181,7 @@ class OwnedQueue:
     """
 
     queue: MessageQueue
-    progress: Progress | None = None
+    progress: QueueProgress | None = None
     not_before: float = 0.0
     committed: int | None = None
     to_commit: int | None = None
@@ -232,7 +215,7 @@ class QueueKey(NamedTuple):
     """The state of a message's queue when it was pulled."""
 
     owned: OwnedQueue
-    progress: Progress
+    progress: QueueProgress
 
     @property
     def counts(self) -> bool:
@@ -279,20 +262,17 @@ def first_place(
     return RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, write_ext(wanted)
 
 
-def pulled_messages(
-    body: bytes, owned: OwnedQueue, settle: Settle
-) -> list[PulledMessage[GroupMessage]]:
+def pulled_messages(body: bytes, owned: OwnedQueue, settle: Settle) -> list[GroupMessage]:
     """The messages of an answer, each verified. Raises StoreDamaged."""
     assert owned.progress is not None
-    found: list[PulledMessage[GroupMessage]] = []
+    found: list[GroupMessage] = []
     key, position = QueueKey(owned, owned.progress), 0
     while position < len(body):
         record = decode(body, position)
         if not isinstance(record, Record):
             raise StoreDamaged(str(owned.queue), position, "the answer to a pull holds no record")
         raw = body[position : position + record.size]
-        message = GroupMessage(raw, record, settle, key)
-        found.append(PulledMessage(record.head.queue_offset, record.size, message))
+        found.append(GroupMessage(raw, record, settle, key))
         position += record.size
     return found
 
@@ -376,7 +356,7 @@ class QueueHandler:
         progress = owned.progress
         if owned.is_ready or progress is None:
             return
-        if not progress.has_waiting and owned.damage is None:
+        if not progress.waiting and owned.damage is None:
             return
         if not self._settings.orderly or not progress.in_hand:
             owned.is_ready = True
@@ -509,7 +489,7 @@ class QueueHandler:
 
     # Pulls
 
-    def _room(self, progress: Progress) -> tuple[int, int] | None:
+    def _room(self, progress: QueueProgress) -> tuple[int, int] | None:
         """How many messages, and bytes, the next pull may bring; None while it has to wait."""
         settings, queues = self._settings, max(1, len(self.owned))
         share = max(1, settings.max_messages // queues)
@@ -547,7 +527,7 @@ class QueueHandler:
     def _pulled(
         self,
         owned: OwnedQueue,
-        progress: Progress,
+        progress: QueueProgress,
         asked_at: float,
         answer: RemotingAnswer | None,
         now: float,
@@ -571,7 +551,7 @@ class QueueHandler:
                 return
             progress.take(found, following)
             if found:
-                owned.known_at = found[-1].message.record.head.physical_offset
+                owned.known_at = found[-1].physical_offset
             self._line_up(owned)
         elif answer.code in _NO_MESSAGE and following is not None:
             if following == progress.next_offset and now < asked_at + PAUSE_S:
@@ -582,27 +562,19 @@ class QueueHandler:
         else:
             self._refused(owned, "a pull was refused", answer, now)
 
-    def _meet(self, owned: OwnedQueue, progress: Progress, damage: MessageDamaged) -> None:
+    def _meet(self, owned: OwnedQueue, progress: QueueProgress, damage: MessageDamaged) -> None:
         """Goes on after a damaged message, or stops there, as the program wants it; what the
         node would have RocketMQ's clients do does not matter."""
-        if self._may_pass(damage):
-            progress.take([], damage.next_offset)
-        else:
+        on_damage = self._settings.on_damage
+        try:
+            pass_over(damage, on_damage, log)
+        except Exception:
+            if on_damage != "fail":
+                log.exception("on_damage has failed: %s", damage.reason)
             owned.damage = damage
             self._line_up(owned)
-
-    def _may_pass(self, damage: MessageDamaged) -> bool:
-        """Tells the program, or the log, of a damaged message. False: it stops there."""
-        on_damage = self._settings.on_damage
-        if callable(on_damage):
-            try:
-                on_damage(damage)
-            except Exception:
-                log.exception("on_damage has failed: %s", damage.reason)
-                return False
-        elif on_damage == "skip":
-            log.warning("%s: passed over", damage.reason)
-        return on_damage != "fail"
+        else:
+            progress.take([], damage.next_offset)
 
     def _move(self, owned: OwnedQueue, offset: int, answer: RemotingAnswer) -> None:
         """The group goes on elsewhere. Nobody waits for the commit of what it had before."""
@@ -647,7 +619,7 @@ class QueueHandler:
     def _committed(
         self,
         owned: OwnedQueue,
-        progress: Progress | None,
+        progress: QueueProgress | None,
         place: int,
         answer: RemotingAnswer | None,
         now: float,
@@ -686,7 +658,7 @@ class QueueHandler:
             return
         if one.delay_level is None:
             message.settled = False
-            key.progress.put_back(message.queue_offset, message)
+            key.progress.waiting.appendleft(message)
             self._line_up(key.owned)
             return
         record = message.record

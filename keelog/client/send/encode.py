@@ -174,7 +174,7 @@ class MessageBatch:
     """Messages of one kind, in their order. Not safe for threads."""
 
     __slots__ = (
-        "_all_options", "_body_max", "_options", "_record_bytes", "_topic",
+        "_body_max", "_options", "_record_bytes", "_topic",
         "bodies", "bytes", "bytes_max", "keys", "kind",
     )  # fmt: skip
 
@@ -186,17 +186,10 @@ class MessageBatch:
         self.keys: list[str | Sequence[str]] = []
         self.bytes = 0
         self.bytes_max = bytes_max
-        self._topic, self._body_max, self._record_bytes = (
-            kind.topic,
-            kind.body_max,
-            kind.record_bytes,
-        )
-        self._all_options = options
+        self._topic, self._body_max = kind.topic, kind.body_max
+        self._record_bytes = kind.record_bytes
         self._options: dict[str, Any] = {**options}
         self._options.pop("keys", None)
-
-    def emptied(self) -> "MessageBatch":
-        return MessageBatch(self.kind, self._all_options, self.bytes_max)
 
     def take(self, topic: str, body: Body | OutgoingMessage, options: MessageOptions) -> int:
         """The row that the message has now, or NOT_TAKEN: another kind, no room, or not right."""
@@ -238,12 +231,6 @@ class MessageBatch:
             return None
         # A list may change before it is encoded.
         return keys if isinstance(keys, str) else tuple(keys), len(found)
-
-    def all_keys(self) -> list[str | Sequence[str]] | None:
-        """The keys of each message; None where none has any."""
-        if not self.keys:
-            return None
-        return self.keys + [""] * (len(self.bodies) - len(self.keys))
 
 
 class KeyRun(Sequence[str]):
@@ -430,10 +417,10 @@ class Encoder:
 
     def gathered(self, messages: MessageBatch) -> EncodedColumns:
         """Encodes messages that are known to be right; they share their time."""
-        kind, bodies = messages.kind, messages.bodies
+        kind, bodies, keys = messages.kind, messages.bodies, messages.keys
         return self._columns(
-            kind.topic, bodies, kind.queue_id, kind.tags, messages.all_keys(),
-            kind.crc, kind.body_max,
+            kind.topic, bodies, kind.queue_id, kind.tags,
+            keys + [""] * (len(bodies) - len(keys)) if keys else None, kind.crc, kind.body_max,
         )  # fmt: skip
 
     def batch(self, topic: str, bodies: Sequence[Body], options: BatchOptions) -> EncodedColumns:

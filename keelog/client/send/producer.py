@@ -29,7 +29,6 @@ from keelog.client.send.record_batch import (
     ColumnBatch,
     EncodedMessage,
     EntryBatch,
-    RecordBatch,
     Results,
     error_of,
 )
@@ -222,9 +221,6 @@ class Producer:
         # Half of what may be in flight, so that one half is gathered while the other is sent.
         self._batch_count = max(1, settings.max_in_flight // 2)
         self._wait = None if settings.acks == "appended" else settings.acks
-        self._batches = PendingBatches(
-            encoder, sender.send, self._wait, settings.timeout, settings.max_batches
-        )
         # Taken for each message, so not by way of the condition.
         self._lock = threading.RLock()
         self._condition = threading.Condition(self._lock)
@@ -238,6 +234,10 @@ class Producer:
         self._has_timer = False
         self._closed = False
         self._failed = 0
+        # Those of `send_batch`.
+        self._batches_answered = threading.Condition()
+        self._batches = self._batches_bytes = 0
+        self._batches_low = settings.max_batches - 1 - settings.max_batches // 4
 
     @property
     def failed(self) -> int:
@@ -291,9 +291,54 @@ class Producer:
         self._check()
         with self._condition:
             self._seal()
+        columns = self._encoder.batch(topic, bodies, options)
+        size = len(columns.encoded.records)
+        future: Future[BatchReceipt] = Future()
+        future.set_running_or_notify_cancel()
+
+        def done(outcome: BatchReceipt | errors.MqError) -> None:
+            try:
+                if isinstance(outcome, errors.MqError):
+                    future.set_exception(outcome)
+                else:
+                    future.set_result(outcome)
+            finally:
+                with self._batches_answered:
+                    self._batches -= 1
+                    self._batches_bytes -= size
+                    if self._batches <= self._batches_low:
+                        self._batches_answered.notify_all()
+
+        self._take_batch(size)
+        deadline = monotonic() + self._settings.timeout
+        order_by = options.get("order_by")
+        self._sender.send(ColumnBatch(self._wait, deadline, columns, done, order_by))
+        return future
+
+    def _take_batch(self, size: int) -> None:
+        """Counts a batch of so many bytes, once there is room for it. Raises NodeBusy.
+
+        A waiting thread goes on when there is room for some batches: to wake it for each answer
+        costs more than to encode a batch.
+        """
+
+        def has_room() -> bool:
+            fits = self._batches_bytes + size <= BATCHES_BYTES_MAX
+            return not self._batches or (self._batches < settings.max_batches and fits)
+
         settings = self._settings
         can_wait = settings.when_full == "block" and not self._io.on_thread()
-        return self._batches.send(topic, bodies, options, settings.timeout if can_wait else 0)
+        with self._batches_answered:
+            if can_wait and not has_room():
+                self._batches_answered.wait_for(
+                    lambda: self._batches <= self._batches_low and has_room(), settings.timeout
+                )
+            if not has_room():
+                raise errors.NodeBusy(
+                    f"{self._batches} batches wait for answers", "raise max_batches, or wait"
+                )
+            self._batches += 1
+            self._batches_bytes += size
 
     def send_many(
         self,
@@ -311,8 +356,9 @@ class Producer:
             raise no_waiting_here()
         with self._condition:
             self._seal()
-        many = SendMany(self._sender, self._encoder, self._wait, self._settings.timeout)
-        return many.run(topic, bodies, options, self._batch_bytes)
+        timeout, batch_bytes = self._settings.timeout, self._batch_bytes
+        many = SendMany(self._sender, self._encoder, self._wait, timeout, batch_bytes)
+        return many.run(topic, bodies, options)
 
     def flush(self, timeout: float | None = None) -> None:
         """Sends what was gathered, and waits until every message has its answer.
@@ -332,7 +378,12 @@ class Producer:
                 raise errors.RequestTimeout(
                     f"flush: {self.unanswered} messages have no answer yet", "wait longer"
                 )
-        self._batches.flush(None if until is None else max(0.0, until - monotonic()))
+        left = None if until is None else max(0.0, until - monotonic())
+        with self._batches_answered:
+            if not self._batches_answered.wait_for(lambda: not self._batches, left):
+                raise errors.RequestTimeout(
+                    f"flush: {self._batches} batches have no answer yet", "wait longer"
+                )
 
     def has_room(self) -> bool:
         """Whether `send_nowait` would take a message at once."""
@@ -352,7 +403,7 @@ class Producer:
     def close(self) -> None:
         """Flushes and takes no more messages. Harmless when repeated, and in a forked child, where
         the messages are the parent's."""
-        if self._closed and not self.unanswered and not self._batches.unanswered:
+        if self._closed and not self.unanswered and not self._batches:
             return
         # Also while another thread closes it: the closing client waits for these answers.
         self._closed = True
@@ -577,39 +628,49 @@ class SendManyError(errors.MqError):
 
 
 class SendMany:
-    """One `send_many`. Its answers come on the I/O thread, `run` waits in the caller's."""
+    """One `send_many`. Its answers come on the I/O thread, `run` waits in the caller's.
+
+    Messages that follow each other are gathered until they are encoded: in columns for each kind,
+    so that kinds may alternate, and entries of those that have no columns.
+    """
 
     def __init__(
-        self, sender: BatchSender, encoder: Encoder, wait: str | None, timeout: float
+        self,
+        sender: BatchSender,
+        encoder: Encoder,
+        wait: str | None,
+        timeout: float,
+        batch_bytes: int,
     ) -> None:
         self._sender = sender
         self._encoder = encoder
         self._wait = wait
         self._timeout = timeout
+        self._batch_bytes = batch_bytes
         self._condition = threading.Condition()
         self._bytes_unanswered = 0
         self._receipts: dict[int, Receipt] = {}
         self._failed: list[Failure] = []
+        self._columns: dict[tuple[Any, ...], tuple[MessageBatch, list[int]] | None] = {}
+        """With the index of each message; None for a kind that has to do without."""
+        self._gathered: list[EncodedMessage] = []
+        self._rows = self._bytes = 0
 
     def run(
-        self,
-        topic: str,
-        bodies: Iterable[Body | OutgoingMessage],
-        options: MessageOptions,
-        batch_bytes: int,
+        self, topic: str, bodies: Iterable[Body | OutgoingMessage], options: MessageOptions
     ) -> list[Receipt]:
         """Sends all, waits for all. Raises SendManyError when any failed."""
         batch: list[EncodedMessage] = []
         size = 0
-        for entry in self._entries(topic, bodies, options, batch_bytes):
-            full = size + len(entry.record) > batch_bytes
+        for entry in self._entries(topic, bodies, options):
+            full = size + len(entry.record) > self._batch_bytes
             if batch and (full or len(batch) >= RECORDS_MAX):
-                self._send(batch, size, BATCHES_MAX * batch_bytes)
+                self._send(batch, size)
                 batch, size = [], 0
             batch.append(entry)
             size += len(entry.record)
         if batch:
-            self._send(batch, size, BATCHES_MAX * batch_bytes)
+            self._send(batch, size)
         with self._condition:
             # Every batch has a deadline of its own, so this ends.
             self._condition.wait_for(lambda: not self._bytes_unanswered)
@@ -618,26 +679,8 @@ class SendMany:
             raise SendManyError(receipts, sorted(self._failed, key=lambda failure: failure.index))
         return receipts
 
-    def _entries(
-        self,
-        topic: str,
-        bodies: Iterable[Body | OutgoingMessage],
-        options: MessageOptions,
-        bytes_max: int,
-    ) -> Iterator[EncodedMessage]:
-        """The encoded messages in order: plain ones many at a time, others by themselves."""
-        block = _Block(self._encoder, bytes_max)
-        for index, body in enumerate(bodies):
-            try:
-                block.add(topic, body, options, index)
-            except errors.MqError as error:
-                self._fail(index, error)
-            if block.is_full:
-                yield from block.encoded()
-                block = _Block(self._encoder, bytes_max)
-        yield from block.encoded()
-
-    def _send(self, entries: Sequence[EncodedMessage], size: int, bytes_max: int) -> None:
+    def _send(self, entries: Sequence[EncodedMessage], size: int) -> None:
+        bytes_max = BATCHES_MAX * self._batch_bytes
         with self._condition:
             self._condition.wait_for(
                 lambda: not self._bytes_unanswered or self._bytes_unanswered + size <= bytes_max
@@ -648,8 +691,10 @@ class SendMany:
 
     def _deliver(self, entries: Sequence[EncodedMessage], results: Results) -> None:
         if isinstance(results, errors.MqError):
-            for entry in entries:
-                self._fail(entry.slot, error_of(results, entry.topic, entry.unique_key))
+            self._failed += (
+                Failure(entry.slot, error_of(results, entry.topic, entry.unique_key))
+                for entry in entries
+            )
         else:
             slots = (entry.slot for entry in entries)
             self._receipts.update(zip(slots, results, strict=True))
@@ -657,27 +702,28 @@ class SendMany:
             self._bytes_unanswered -= sum(len(entry.record) for entry in entries)
             self._condition.notify()
 
-    def _fail(self, index: int, error: errors.MqError) -> None:
-        self._failed.append(Failure(index, error))
+    def _entries(
+        self, topic: str, bodies: Iterable[Body | OutgoingMessage], options: MessageOptions
+    ) -> Iterator[EncodedMessage]:
+        """The encoded messages in order: plain ones many at a time, others by themselves."""
+        for index, body in enumerate(bodies):
+            try:
+                self._add(topic, body, options, index)
+            except errors.MqError as error:
+                self._failed.append(Failure(index, error))
+            if self._bytes >= self._batch_bytes or self._rows >= RECORDS_MAX:
+                yield from self._take_gathered()
+        yield from self._take_gathered()
 
+    def _take_gathered(self) -> list[EncodedMessage]:
+        for found in self._columns.values():
+            if found is not None:
+                self._encode(*found)
+        gathered = sorted(self._gathered, key=attrgetter("slot"))
+        self._columns, self._gathered, self._rows, self._bytes = {}, [], 0, 0
+        return gathered
 
-class _Block:
-    """Messages that follow each other, gathered until they are encoded: in columns for each kind,
-    so that kinds may alternate, and entries of those that have no columns."""
-
-    def __init__(self, encoder: Encoder, bytes_max: int) -> None:
-        self._encoder = encoder
-        self._bytes_max = bytes_max
-        self._columns: dict[tuple[Any, ...], tuple[MessageBatch, list[int]] | None] = {}
-        """With the index of each message; None for a kind that has to do without."""
-        self._entries: list[EncodedMessage] = []
-        self._rows = self._bytes = 0
-
-    @property
-    def is_full(self) -> bool:
-        return self._bytes >= self._bytes_max or self._rows >= RECORDS_MAX
-
-    def add(
+    def _add(
         self, topic: str, body: Body | OutgoingMessage, options: MessageOptions, index: int
     ) -> None:
         """Takes one more message. Raises what `Encoder.entry` raises."""
@@ -686,7 +732,7 @@ class _Block:
             topic, body, options = plain_parts(topic, body) or (topic, body, {})
         if not self._gather(topic, body, options, index):
             entry = self._encoder.entry(topic, body, options, index)
-            self._entries.append(entry)
+            self._gathered.append(entry)
             self._bytes += len(entry.record)
         self._rows += 1
 
@@ -712,10 +758,8 @@ class _Block:
             if not columns.bodies:
                 return False
             self._encode(columns, indexes)  # there may be no room
-            columns, indexes, before = columns.emptied(), [], 0
-            self._columns[kind] = columns, indexes
-            if columns.take(topic, body, options) == NOT_TAKEN:
-                return False
+            del self._columns[kind]
+            return self._gather(topic, body, options, index)
         indexes.append(index)
         self._bytes += columns.bytes - before
         return True
@@ -725,94 +769,9 @@ class _Block:
     ) -> tuple[MessageBatch, list[int]] | None:
         if len(self._columns) >= KINDS_MAX:
             return None
-        columns = self._encoder.gathering(topic, options, self._bytes_max)
+        columns = self._encoder.gathering(topic, options, self._batch_bytes)
         return None if columns is None else (columns, [])
 
     def _encode(self, columns: MessageBatch, indexes: list[int]) -> None:
         if indexes:
-            self._entries += self._encoder.gathered(columns).entries(indexes)
-
-    def encoded(self) -> list[EncodedMessage]:
-        for found in self._columns.values():
-            if found is not None:
-                self._encode(*found)
-        return sorted(self._entries, key=attrgetter("slot"))
-
-
-class PendingBatches:
-    """The batches of one producer that have no answer yet; safe for many threads."""
-
-    def __init__(
-        self,
-        encoder: Encoder,
-        send: Callable[[RecordBatch], object],
-        wait: str | None,
-        timeout: float,
-        batches_max: int,
-    ) -> None:
-        """`wait`: the field of that name. `timeout`: seconds until the last attempt ends."""
-        self._encoder = encoder
-        self._send = send
-        self._wait = wait
-        self._timeout = timeout
-        self._max = batches_max
-        self._low = batches_max - 1 - batches_max // 4
-        self._condition = threading.Condition()
-        self._count = 0
-        self._bytes = 0
-
-    @property
-    def unanswered(self) -> int:
-        return self._count
-
-    def send(
-        self, topic: str, bodies: Sequence[Body], options: BatchOptions, room_timeout: float
-    ) -> "Future[BatchReceipt]":
-        """Encodes and sends; waits up to `room_timeout` seconds for room. Raises NodeBusy."""
-        columns = self._encoder.batch(topic, bodies, options)
-        size = len(columns.encoded.records)
-        future: Future[BatchReceipt] = Future()
-        future.set_running_or_notify_cancel()
-
-        def done(outcome: BatchReceipt | errors.MqError) -> None:
-            try:
-                if isinstance(outcome, errors.MqError):
-                    future.set_exception(outcome)
-                else:
-                    future.set_result(outcome)
-            finally:
-                with self._condition:
-                    self._count -= 1
-                    self._bytes -= size
-                    if self._count <= self._low:
-                        self._condition.notify_all()
-
-        with self._condition:
-            if not self._has_room(size):
-                self._condition.wait_for(lambda: self._has_much_room(size), room_timeout)
-            if not self._has_room(size):
-                raise errors.NodeBusy(
-                    f"{self._count} batches wait for answers", "raise max_batches, or wait"
-                )
-            self._count += 1
-            self._bytes += size
-        deadline = monotonic() + self._timeout
-        self._send(ColumnBatch(self._wait, deadline, columns, done, options.get("order_by")))
-        return future
-
-    def _has_room(self, size: int) -> bool:
-        fits = self._bytes + size <= BATCHES_BYTES_MAX
-        return not self._count or (self._count < self._max and fits)
-
-    def _has_much_room(self, size: int) -> bool:
-        """A waiting thread goes on when there is room for some batches: to wake it for each answer
-        costs more than to encode a batch."""
-        return self._count <= self._low and self._has_room(size)
-
-    def flush(self, timeout: float | None) -> None:
-        """Waits until every batch has its answer. Raises RequestTimeout."""
-        with self._condition:
-            if not self._condition.wait_for(lambda: not self._count, timeout):
-                raise errors.RequestTimeout(
-                    f"flush: {self._count} batches have no answer yet", "wait longer"
-                )
+            self._gathered += self._encoder.gathered(columns).entries(indexes)

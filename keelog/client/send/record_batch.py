@@ -98,11 +98,7 @@ class BatchReceipt(Sequence[Receipt]):
         self.store_timestamp: int = answer["store_timestamp"]
         if self._repeats and not new:
             first = self._repeats[0]
-            self.queue_id, self.queue_offset = first.queue_id, first.queue_offset
-            self.physical_offset, self.store_timestamp = (
-                first.physical_offset,
-                first.store_timestamp,
-            )
+            self.queue_id, self.queue_offset, self.physical_offset, self.store_timestamp = first
         self._sizes = sizes
         self._unique_keys = unique_keys
         self._id_start = id_start(answer["store_host"])

@@ -21,7 +21,6 @@ import struct
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from itertools import count
 from time import monotonic
 from typing import Any
@@ -463,7 +462,7 @@ class PullChannel(Channel):
         self._looked_at = 0.0
 
     def start(self, queue_id: int, call: exchange.Call) -> None:
-        call.done = partial(self._put, queue_id)
+        call.done = lambda outcome: self._arrived.put((queue_id, outcome))
         with self._lock:
             if not self._closing and self._start(call, stream=True) is not None:
                 return
@@ -486,9 +485,6 @@ class PullChannel(Channel):
                 if not self._closing:
                     self._receive(link, min(deadline - now, PULL_SLICE_S), now)
         return self._arrived.get()
-
-    def _put(self, queue_id: int, outcome: exchange.Outcome) -> None:
-        self._arrived.put((queue_id, outcome))
 
     def _usable(self) -> Sequence[str]:
         """Of several readers none is the node's; the one that is connected stays."""

@@ -116,28 +116,25 @@ class ZmqConnection:
         except zmq.ZMQError as error:
             raise _none_left(error) from None
         try:
-            self._set_options(socket)
+            for option, value in (
+                (zmq.IMMEDIATE, 1),
+                (zmq.LINGER, LINGER_MS),
+                (zmq.SNDHWM, HIGH_WATER_MARK),
+                (zmq.RCVHWM, HIGH_WATER_MARK),
+                (zmq.MAXMSGSIZE, ANSWER_BYTES_MAX),
+                (zmq.HANDSHAKE_IVL, HANDSHAKE_MS),
+                (zmq.HEARTBEAT_IVL, HEARTBEAT_MS),
+                (zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS),
+                (zmq.RECONNECT_IVL, RECONNECT_MS),
+                (zmq.RECONNECT_IVL_MAX, RECONNECT_MS_MAX),
+                (zmq.IPV6, int("[" in self.endpoint)),
+            ):
+                socket.setsockopt(option, value)
             return socket, socket.get_monitor_socket(_EVENTS)
         except zmq.ZMQError as error:
             socket.disable_monitor()
             socket.close(0)
             raise _none_left(error) from None
-
-    def _set_options(self, socket: "zmq.Socket[bytes]") -> None:
-        for option, value in (
-            (zmq.IMMEDIATE, 1),
-            (zmq.LINGER, LINGER_MS),
-            (zmq.SNDHWM, HIGH_WATER_MARK),
-            (zmq.RCVHWM, HIGH_WATER_MARK),
-            (zmq.MAXMSGSIZE, ANSWER_BYTES_MAX),
-            (zmq.HANDSHAKE_IVL, HANDSHAKE_MS),
-            (zmq.HEARTBEAT_IVL, HEARTBEAT_MS),
-            (zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS),
-            (zmq.RECONNECT_IVL, RECONNECT_MS),
-            (zmq.RECONNECT_IVL_MAX, RECONNECT_MS_MAX),
-            (zmq.IPV6, int("[" in self.endpoint)),
-        ):
-            socket.setsockopt(option, value)
 
     def send_pending(self, refuse: Callable[[Call, MqError], None]) -> None:
         """Hands waiting calls to ZeroMQ until it takes no more; what cannot be packed is refused.
@@ -180,27 +177,22 @@ class ZmqConnection:
         """Yields each call that was answered, and what follows. Other frames are skipped."""
         for _ in range(RECEIVE_MAX):
             try:
-                found = self._receive_one(now)
+                frame = self.socket.recv(NOBLOCK, copy=False)
             except zmq.Again:
                 return
-            if found is not None:
+            header_frame, more = frame.bytes, frame.more
+            payload: bytes | memoryview = b""
+            while more:
+                frame = self.socket.recv(copy=False)
+                small, more = len(frame) < ZERO_COPY_BYTES_MIN, frame.more
+                payload = frame.bytes if small else frame.buffer.toreadonly()
+            try:
+                header = unpack_answer(header_frame)
+            except (ValueError, msgpack.UnpackException, BadRequest):
+                # A peer that speaks like this is not a node. The call ends at its deadline.
+                continue
+            if found := self.exchange.answered(header, payload, now):
                 yield found
-
-    def _receive_one(self, now: float) -> tuple[Call, Decision] | None:
-        """The next call that was answered; None for other frames. Raises zmq.Again."""
-        frame = self.socket.recv(NOBLOCK, copy=False)
-        header_frame, more = frame.bytes, frame.more
-        payload: bytes | memoryview = b""
-        while more:
-            frame = self.socket.recv(copy=False)
-            small, more = len(frame) < ZERO_COPY_BYTES_MIN, frame.more
-            payload = frame.bytes if small else frame.buffer.toreadonly()
-        try:
-            header = unpack_answer(header_frame)
-        except (ValueError, msgpack.UnpackException, BadRequest):
-            # A peer that speaks like this is not a node. The call ends at its deadline.
-            return None
-        return self.exchange.answered(header, payload, now)
 
     def news(self) -> tuple[bool, bool, bool]:
         """Reads what the monitor has seen: whether it came up, was refused, and was lost."""
@@ -242,14 +234,6 @@ class ZmqConnection:
         self.socket.close()
 
 
-def wake_fd() -> int:
-    """A descriptor that wakes the polling thread. Raises NotConnected."""
-    try:
-        return os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-    except OSError as error:
-        raise _none_left(error) from None
-
-
 def _none_left(error: zmq.ZMQError | OSError) -> NotConnected:
     return NotConnected(
         f"no socket can be opened: {error.strerror}",
@@ -269,7 +253,10 @@ class IoThread:
         self.names = HostNames()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._poller = zmq.Poller()
-        self._wake_fd = wake_fd()
+        try:
+            self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        except OSError as error:
+            raise _none_left(error) from None
         self._poller.register(self._wake_fd, zmq.POLLIN)
         self._links: dict[str, ZmqConnection] = {}
         self._timers = Timers()

@@ -1,47 +1,56 @@
 """What may be committed of a queue, whatever the order in which its messages end."""
 
+from types import SimpleNamespace
+from typing import cast
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keelog.client.consumer.queues import PulledMessage, QueueProgress
+from keelog.client.consumer.queues import GroupMessage, QueueProgress
 
 
-def pulled(*offsets: int) -> list[PulledMessage[int]]:
-    return [PulledMessage(offset, 10, offset) for offset in offsets]
+def pulled(*offsets: int) -> list[GroupMessage]:
+    found = [SimpleNamespace(queue_offset=offset, store_size=10) for offset in offsets]
+    return cast(list[GroupMessage], found)
+
+
+def hand_out(progress: QueueProgress) -> int | None:
+    message = progress.hand_out()
+    return None if message is None else message.queue_offset
 
 
 def test_the_place_is_before_the_first_message_that_has_not_ended() -> None:
-    progress: QueueProgress[int] = QueueProgress(5)
+    progress = QueueProgress(5)
     assert progress.committable == 5
     progress.take(pulled(5, 7, 8), 12)
-    assert [progress.hand_out() for _ in range(4)] == [5, 7, 8, None]
+    assert [hand_out(progress) for _ in range(4)] == [5, 7, 8, None]
     for offset, place in ((7, 5), (8, 5), (5, 12)):
         progress.end(offset)
         assert progress.committable == place
 
 
 def test_a_message_that_waits_holds_the_place_as_one_in_hand_does() -> None:
-    progress: QueueProgress[int] = QueueProgress(0)
+    progress = QueueProgress(0)
     progress.take(pulled(0, 1), 2)
-    assert progress.hand_out() == 0
+    assert hand_out(progress) == 0
     progress.end(0)
     assert (progress.committable, progress.held, progress.in_hand) == (1, 1, 0)
 
 
 def test_a_message_that_ends_twice_counts_once() -> None:
-    progress: QueueProgress[int] = QueueProgress(0)
+    progress = QueueProgress(0)
     progress.take(pulled(0, 1), 2)
-    progress.hand_out()
+    hand_out(progress)
     progress.end(0)
     progress.end(0)
     assert (progress.held, progress.held_bytes, progress.committable) == (1, 10, 1)
 
 
 def test_messages_before_the_next_offset_are_not_taken_again() -> None:
-    progress: QueueProgress[int] = QueueProgress(0)
+    progress = QueueProgress(0)
     progress.take(pulled(0, 1), 2)
     progress.take(pulled(1, 2), 3)
-    assert [progress.hand_out() for _ in range(4)] == [0, 1, 2, None]
+    assert [hand_out(progress) for _ in range(4)] == [0, 1, 2, None]
 
 
 @given(
@@ -53,7 +62,7 @@ def test_no_message_is_passed_that_has_not_ended(
     gaps: list[int], turns: list[int], random: object
 ) -> None:
     """Pulls, hand-outs and ends in any order, beside the plainest model: sets."""
-    progress: QueueProgress[int] = QueueProgress(0)
+    progress = QueueProgress(0)
     coming, offset = [], 0
     for gap in gaps:
         offset += gap
@@ -69,7 +78,7 @@ def test_no_message_is_passed_that_has_not_ended(
             progress.take(pulled(*some), coming[0] if coming else end)
             taken += some
         elif turn % 3 == 1:
-            message = progress.hand_out()
+            message = hand_out(progress)
             if message is not None:
                 assert message not in in_hand
                 in_hand.append(message)
