@@ -1,5 +1,6 @@
 """`keelog serve`: a node in the foreground."""
 
+from collections.abc import Sequence
 from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,14 @@ serve_options = several(
 """An option for each of _OPTIONS; None where it is not given."""
 
 
+def _origins(given: Sequence[settings.Given]) -> list[dict[str, str]]:
+    """The origin of each setting, for the node's status; the last of a name wins."""
+    said = {f"{one.table}.{one.name}": one for one in given}
+    return [
+        {"setting": name, "origin": one.origin, "where": one.where} for name, one in said.items()
+    ]
+
+
 @command("serve")
 @click.argument("directory", metavar="DIR", type=click.Path(readable=False, path_type=Path))
 @serve_options
@@ -129,11 +138,7 @@ def serve(
             broker=tables[settings.BROKER],
             # Files and variables may speak of more than a store.
             pairs=tuple(one.pair for one in given if one.table == settings.STORE),
-            # The last of a name wins.
-            origins=[
-                {"setting": name, "origin": one.origin, "where": one.where}
-                for name, one in {f"{one.table}.{one.name}": one for one in given}.items()
-            ],
+            origins=_origins(given),
             limits=RestartLimits(
                 crashes_max=asked.restart_limit, silence_s_max=tables[settings.NODE].silence_limit_s
             ),

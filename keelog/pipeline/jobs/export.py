@@ -79,14 +79,7 @@ def export(
     (`publish="manifest"`) and readers take the files that the manifest names. Safe to run again
     after any end. Raises MqError.
     """
-    # Imported here: the same export without Spark needs no pyspark.
-    from keelog.pipeline.session import run_tasks
-
-    def engine(
-        parts: list[export_files.NumberedPart], order: export_files.WriteOrder
-    ) -> list[export_files.Written]:
-        return run_tasks(spark, "export", partial(export_files.write_part, order), parts)
-
+    engine = partial(by_tasks, spark)
     return run_export(path, ExportFolder(out, publish), options or ExportOptions(), engine)
 
 
@@ -163,6 +156,15 @@ def run_export(
         seconds=round(time.monotonic() - began, 3),
         damaged=damaged,
     )
+
+
+def by_tasks(
+    spark: "SparkSession", parts: list[export_files.NumberedPart], order: export_files.WriteOrder
+) -> list[export_files.Written]:
+    # Imported here: the same export without Spark needs no pyspark.
+    from keelog.pipeline.session import run_tasks
+
+    return run_tasks(spark, "export", partial(export_files.write_part, order), parts)
 
 
 def read_export(spark: "SparkSession", out: str) -> "DataFrame":
