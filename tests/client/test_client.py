@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 import keelog
+from keelog.client.send.record_batch import BatchReceipt
 from protocol.ids import offset_message_id, parse_host
 from protocol.record.java_hash import java_hash
 from tests.support.fake_node import FakeNode
@@ -27,6 +28,16 @@ def test_a_receipt_says_where_the_message_is_stored(node: FakeNode, mq: keelog.C
         "flushed", "store_timestamp", "deliver_ms",
     ]  # fmt: skip
     assert receipt.deliver_ms == 0
+
+
+def test_the_receipts_of_a_batch_are_whole_however_they_are_taken() -> None:
+    answer = {
+        "queues": [["t", 1, 10, 2]], "status": "PUT_OK", "flushed": False, "store_timestamp": 9,
+        "physical_offset": 1_000, "store_host": "127.0.0.1:7850",
+    }  # fmt: skip
+    batch = BatchReceipt("t", [100, 110], ["a", "b"], answer)
+    assert list(batch) == [batch[0], batch[1]]
+    assert [receipt.deliver_ms for receipt in batch] == [0, 0]
 
 
 def test_all_that_a_message_may_say_is_stored(node: FakeNode, mq: keelog.Client) -> None:

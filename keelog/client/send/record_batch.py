@@ -132,7 +132,7 @@ class BatchReceipt(Sequence[Receipt]):
                 repeat(self.status), repeat(self.topic), repeat(self.queue_id),
                 range(first, first + len(places)), places,
                 hex_after(self._id_start, ">%dQ", places), self._unique_keys,
-                repeat(self.flushed), repeat(self.store_timestamp),
+                repeat(self.flushed), repeat(self.store_timestamp), repeat(0),
             ),
         )  # fmt: skip
 
