@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 DEFAULT_PORT = 7850
 """Of a node's control socket; the writer listens one port above, then the readers."""
+REMOTING_PORT, REPLICATION_PORT = 10_911, 10_912
+"""Where RocketMQ's clients and its slaves expect a broker (BrokerConfig, MessageStoreConfig)."""
 DEFAULT_NODE = f"tcp://127.0.0.1:{DEFAULT_PORT}"
 VIP_DISTANCE = 2
 """RocketMQ's old clients and slaves connect so much below the port of a broker

@@ -25,7 +25,6 @@ from protocol.errors import BadRequest
 
 EPOCHS_MAX = 1_000
 """A master of RocketMQ has room for no more in its greeting."""
-DEFAULT_HA_PORT = 10_912
 FRAME_BODY_BYTES = 32 * 1024
 """The most of a master's log in one frame (haTransferBatchSize)."""
 FRAME_BODY_BYTES_MAX = 4 * 1024 * 1024

@@ -29,7 +29,7 @@ from node.runtime.settings import Settings
 from node.runtime.state_page import RUNNING, STOPPING, WorkerPage
 from node.store.identity.roles import load_master_epochs
 from protocol import errors, ha
-from protocol.addresses import DEFAULT_NODE, VIP_DISTANCE
+from protocol.addresses import DEFAULT_NODE, REMOTING_PORT, VIP_DISTANCE
 from protocol.wire.zmtp import AwakeLook
 
 log = logging.getLogger("keelog.gateway")
@@ -236,7 +236,7 @@ class Gateway:
 def main(arguments: list[str] | None = None) -> int:
     """Runs the gateway of a store until SIGTERM."""
     parser = process.child_parser("keelog.gateway.loop", __doc__)
-    parser.add_argument("--bind", default="127.0.0.1:10911", metavar="HOST:PORT")
+    parser.add_argument("--bind", default=f"127.0.0.1:{REMOTING_PORT}", metavar="HOST:PORT")
     parser.add_argument("--node", default=DEFAULT_NODE, help="the node's control address")
     parser.add_argument("--cluster", default="DefaultCluster")
     parser.add_argument("--broker", default=socket.gethostname())
@@ -274,7 +274,7 @@ def _serve(child: process.ChildProcess, settings: Settings, stop: process.StopFl
             gateway = Gateway(site, core, name, name_servers, page, context)
             gateway.service.link.selector = selector
             try:
-                place = addresses.parse_listen(options.bind, 10_911)
+                place = addresses.parse_listen(options.bind, REMOTING_PORT)
                 child.report_ready(await gateway.listen(*place))
                 await gateway.run(stop)
             finally:

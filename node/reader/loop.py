@@ -28,6 +28,7 @@ from node.store.config.topics_file import TopicsFile
 from node.store.opening import RunningStore
 from node.store.query.pull import TransferLimits
 from protocol import errors, requests
+from protocol.addresses import DEFAULT_PORT
 from protocol.wire import frames
 from protocol.wire.frames import Header
 
@@ -333,7 +334,7 @@ class Reader:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = process.child_parser("node.reader.loop", __doc__)
-    parser.add_argument("--bind", default="tcp://127.0.0.1:7852")
+    parser.add_argument("--bind", default=f"tcp://127.0.0.1:{DEFAULT_PORT + 2}")
     parser.add_argument("--local", default="", metavar="IPC", help="for clients of this machine")
     parser.add_argument("--index", type=int, default=0, metavar="I", help="which reader this is")
     parser.add_argument(

@@ -462,7 +462,7 @@ def log_owner_options(
 ) -> argparse.Namespace:
     """The options of the process that appends to the log: the writer, or a replica in its place."""
     parser = process.child_parser(module, text)
-    parser.add_argument("--bind", default="tcp://127.0.0.1:7851")
+    parser.add_argument("--bind", default=f"tcp://127.0.0.1:{DEFAULT_PORT + 1}")
     parser.add_argument("--local", default="", metavar="IPC", help="for clients of this machine")
     parser.add_argument("--store-port", type=int, default=DEFAULT_PORT)
     parser.add_argument("--advertise", default="", metavar="HOST", help="for the store host")

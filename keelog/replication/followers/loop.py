@@ -22,7 +22,7 @@ from node.runtime.event_log import fields
 from node.runtime.settings import Settings
 from node.runtime.store_paths import check_held
 from node.store.identity.roles import load_master_epochs
-from protocol import addresses, ha
+from protocol import addresses
 
 log = logging.getLogger("keelog.followers")
 
@@ -266,7 +266,9 @@ def listen(host: str, port: int) -> socket.socket:
 def main(arguments: list[str] | None = None) -> int:
     """Serves the followers of a store until SIGTERM."""
     parser = process.child_parser("keelog.replication.followers.loop", __doc__)
-    parser.add_argument("--bind", default=f"127.0.0.1:{ha.DEFAULT_HA_PORT}", metavar="HOST:PORT")
+    parser.add_argument(
+        "--bind", default=f"127.0.0.1:{addresses.REPLICATION_PORT}", metavar="HOST:PORT"
+    )
     child = process.ChildProcess(
         slot="followers",
         title="keelog-follow",
@@ -279,7 +281,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _serve(child: process.ChildProcess, settings: Settings, stop: process.StopFlag) -> None:
     root = child.root
-    host, port = parse_listen(child.options.bind, ha.DEFAULT_HA_PORT)
+    host, port = parse_listen(child.options.bind, addresses.REPLICATION_PORT)
     with process.take_place(root, wakeup.FOLLOWERS_SLOT) as page:
         listener = listen(host, port)
         if not addresses.is_loopback(host) and not settings.ha_allowed_peers:
