@@ -14,6 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Seconds after which something hangs.
 CRASH_S := 600
 FAULTS_S := 1200
+NODES_S := 900
 SPARK_S := 1200
 SOAK_S := 14400
 CLIENTS_S := 1800
@@ -21,7 +22,7 @@ CLUSTER_S := 1200
 DEPLOY_S := 1800
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo lint test unmarked check interop clients cluster deploy crash faults spark soak clean
+.PHONY: help setup demo lint test unmarked check nodes interop clients cluster deploy crash faults spark soak clean
 
 help: ## prints this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,10 +63,14 @@ test: setup ## format, lint, types and all tests but those of the targets below
 
 # One more than elsewhere: here are most of those that wait.
 unmarked: setup
-	$(PYTEST) -n 4 -m 'not crash and not faults and not spark_long and not soak and not interop and not clients and not cluster and not deploy'
+	$(PYTEST) -n 4 -m 'not nodes and not crash and not faults and not spark_long and not soak and not interop and not clients and not cluster and not deploy'
 
 check: lint ## the same without marked tests: seconds
-	$(PYTEST) -m 'not process and not crash and not faults and not spark and not spark_long and not soak and not interop and not clients and not cluster and not deploy'
+	$(PYTEST) -m 'not process and not nodes and not crash and not faults and not spark and not spark_long and not soak and not interop and not clients and not cluster and not deploy'
+
+# A test that is marked crash or faults as well runs there.
+nodes: setup ## nodes that are killed, starved, filled, restarted, copied: a quarter of an hour at most
+	timeout $(NODES_S) $(PYTEST) -n 4 -m 'nodes and not crash and not faults and not cluster'
 
 # One at a time: the first test builds the Java probe.
 interop: setup ## compares with RocketMQ's own store (needs java and mvn)

@@ -10,7 +10,7 @@ import pytest
 from node.runtime.state_page import WorkerPage
 from tests.support.node import RunningNode, wait_until
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.nodes
 
 QUIET_S = 4.0
 WATCHED_S = 10.0

@@ -19,7 +19,7 @@ from protocol.remoting.codes import RequestCode
 from tests.support.node import RunningNode
 from tests.support.remoting import RemotingPeer
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.nodes
 
 CLIENT_S = 60.0
 

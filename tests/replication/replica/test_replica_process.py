@@ -21,7 +21,7 @@ from tests.support.node import wait_until
 from tests.support.replica_process import ReplicaProcess
 from tests.support.writer_process import RawClient
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.nodes
 
 OVERLAP_BYTES = 64 * 1024
 
