@@ -14,7 +14,6 @@ unexport PYTHONDONTWRITEBYTECODE
 # Seconds after which something hangs.
 CRASH_S := 600
 FAULTS_S := 1200
-NODES_S := 900
 SPARK_S := 1200
 SOAK_S := 14400
 CLIENTS_S := 1800
@@ -22,7 +21,7 @@ CLUSTER_S := 1200
 DEPLOY_S := 1800
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo lint test unmarked check nodes interop clients cluster deploy crash faults spark soak clean
+.PHONY: help setup demo lint test unmarked check interop clients cluster deploy crash faults spark soak clean
 
 help: ## prints this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,14 +62,10 @@ test: setup ## format, lint, types and all tests but those of the targets below
 
 # One more than elsewhere: here are most of those that wait.
 unmarked: setup
-	$(PYTEST) -n 4 -m 'not nodes and not crash and not faults and not spark_long and not soak and not interop and not clients and not cluster and not deploy'
+	$(PYTEST) -n 4 -m 'not crash and not faults and not spark_long and not soak and not interop and not clients and not cluster and not deploy'
 
 check: lint ## the same without marked tests: seconds
-	$(PYTEST) -m 'not process and not nodes and not crash and not faults and not spark and not spark_long and not soak and not interop and not clients and not cluster and not deploy'
-
-# A test that is marked crash or faults as well runs there.
-nodes: setup ## nodes that are killed, starved, filled, restarted, copied: a quarter of an hour at most
-	timeout $(NODES_S) $(PYTEST) -n 4 -m 'nodes and not crash and not faults and not cluster'
+	$(PYTEST) -m 'not process and not crash and not faults and not spark and not spark_long and not soak and not interop and not clients and not cluster and not deploy'
 
 # One at a time: the first test builds the Java probe.
 interop: setup ## compares with RocketMQ's own store (needs java and mvn)
@@ -109,5 +104,5 @@ soak: setup ## the same for hours: 2,000 kills, power losses, a million images a
 	timeout $(SOAK_S) $(PYTEST) -rs -m soak
 
 clean: ## removes .venv, caches and builds
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis tests/interop/java/target tests/clients/*/target
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis tests/interop/java/target tests/interop/access/target tests/clients/*/target
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

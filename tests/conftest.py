@@ -45,7 +45,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     of short tests keep every core busy to the end."""
     longest: dict[Path, float] = {}
     for item in items:
-        if any(item.get_closest_marker(name) for name in ("process", "nodes", "spark")):
+        if item.get_closest_marker("process") or item.get_closest_marker("spark"):
             mark = item.get_closest_marker("timeout")
             seconds = mark.args[0] if mark else USUAL_S
             longest[item.path] = max(seconds, longest.get(item.path, 0.0))

@@ -110,9 +110,9 @@ def _below(module: str, prefixes: tuple[str, ...]) -> bool:
     )
 
 
-def _imports(source: str) -> Iterator[tuple[int, str]]:
+def _imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Line and full name of everything that is imported, `from a import b` as `a.b`."""
-    for node in _nodes(source):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -124,11 +124,6 @@ def _imports(source: str) -> Iterator[tuple[int, str]]:
 def _parsed(source: str) -> ast.Module:
     """All rules look at one file before the next one."""
     return ast.parse(source)
-
-
-@lru_cache(maxsize=1)
-def _nodes(source: str) -> list[ast.AST]:
-    return list(ast.walk(_parsed(source)))
 
 
 def import_faults(path: str, source: str) -> list[str]:
@@ -143,7 +138,7 @@ def import_faults(path: str, source: str) -> list[str]:
         for name in names
         if name not in exempt
     ]
-    for line, target in _imports(source):
+    for line, target in _imports(_parsed(source)):
         if target.startswith("."):
             faults.append(f"{path}:{line}: relative import {target}")
         elif _below(target, OURS) and not _below(target, ours):
@@ -175,7 +170,7 @@ def seam_faults(path: str, source: str) -> list[str]:
         return []
     return [
         f"{path}:{getattr(node, 'lineno', 0)}: {what}: files are changed through {SEAM}"
-        for node in _nodes(source)
+        for node in ast.walk(_parsed(source))
         if (what := _writes(node)) is not None
     ]
 
@@ -185,7 +180,7 @@ def size_faults(path: str, source: str) -> list[str]:
         return []
     lines = source.count("\n")
     faults = [f"{path}: {lines} lines, {FILE_LINES_MAX} at most"] if lines > FILE_LINES_MAX else []
-    for node in _nodes(source):
+    for node in ast.walk(_parsed(source)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             size = (node.end_lineno or node.lineno) - node.lineno + 1
             if size > FUNCTION_LINES_MAX:
@@ -213,35 +208,10 @@ def nest_faults(path: str, source: str) -> list[str]:
         return []
     return [
         f"{path}:{node.lineno}: import {alias.name}: write from {alias.name} import"
-        for node in _nodes(source)
+        for node in ast.walk(_parsed(source))
         if isinstance(node, ast.Import)
         for alias in node.names
         if _below(alias.name, INNER)
-    ]
-
-
-def _is_anonymous_tuple(annotation: ast.expr | None) -> bool:
-    """True for `tuple[int, str]`, alone, quoted or in a union; `tuple[int, ...]` is a sequence."""
-    match annotation:
-        case ast.Constant(value=str(text)):
-            return _is_anonymous_tuple(ast.parse(text, mode="eval").body)
-        case ast.BinOp(left=left, right=right):
-            return _is_anonymous_tuple(left) or _is_anonymous_tuple(right)
-        case ast.Subscript(value=ast.Name(id="tuple"), slice=ast.Tuple(elts=elements)):
-            return not any(isinstance(one, ast.Constant) and one.value is ... for one in elements)
-    return False
-
-
-def tuple_faults(path: str, source: str) -> list[str]:
-    if not path.startswith((*(f"{name}/" for name in PRODUCT), "pyspark_keelog/", "scripts/")):
-        return []
-    return [
-        f"{path}:{argument.lineno}: {function.name} takes {argument.arg} as an anonymous tuple:"
-        " name its parts as parameters, or give the bundle a NamedTuple"
-        for function in _nodes(source)
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
-        for argument in ast.walk(function.args)
-        if isinstance(argument, ast.arg) and _is_anonymous_tuple(argument.annotation)
     ]
 
 
@@ -253,7 +223,6 @@ RULES: tuple[Rule, ...] = (
     size_faults,
     name_faults,
     init_faults,
-    tuple_faults,
 )
 
 
@@ -340,7 +309,7 @@ def folder_circle(sources: Mapping[str, str]) -> list[str]:
     follows: dict[str, set[str]] = {}
     for path, source in sources.items():
         start = PurePosixPath(path).parent.as_posix().replace("/", ".")
-        for _, target in _imports(source):
+        for _, target in _imports(ast.parse(source)):
             stop = _folder(target, modules)
             if stop and not _below(start, (stop,)) and not _below(stop, (start,)):
                 follows.setdefault(start, set()).add(stop)
@@ -417,6 +386,39 @@ def test_code_in_an_init_is_found() -> None:
     assert init_faults("keelog/__init__.py", "import os\n") == []
 
 
+def _is_anonymous_tuple(annotation: ast.expr | None) -> bool:
+    """True for `tuple[int, str]`, alone, quoted or in a union; `tuple[int, ...]` is a sequence."""
+    match annotation:
+        case ast.Constant(value=str(text)):
+            return _is_anonymous_tuple(ast.parse(text, mode="eval").body)
+        case ast.BinOp(left=left, right=right):
+            return _is_anonymous_tuple(left) or _is_anonymous_tuple(right)
+        case ast.Subscript(value=ast.Name(id="tuple"), slice=ast.Tuple(elts=elements)):
+            return not any(isinstance(one, ast.Constant) and one.value is ... for one in elements)
+    return False
+
+
+def tuple_faults(path: str, source: str) -> list[str]:
+    return [
+        f"{path}:{argument.lineno}: {function.name} takes {argument.arg} as an anonymous tuple:"
+        " name its parts as parameters, or give the bundle a NamedTuple"
+        for function in ast.walk(ast.parse(source))
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for argument in ast.walk(function.args)
+        if isinstance(argument, ast.arg) and _is_anonymous_tuple(argument.annotation)
+    ]
+
+
+def test_no_function_takes_an_anonymous_tuple() -> None:
+    faults = [
+        fault
+        for top in (*PRODUCT, "pyspark_keelog", "scripts")
+        for path in sorted((ROOT / top).rglob("*.py"))
+        for fault in tuple_faults(path.relative_to(ROOT).as_posix(), path.read_text())
+    ]
+    assert not faults, "\n".join(faults)
+
+
 def test_an_anonymous_tuple_is_found_and_a_sequence_or_a_result_is_none() -> None:
     for taken in ("tuple[int, str]", "tuple[int, str] | None", "'tuple[int, str]'"):
         assert len(tuple_faults("node/a.py", f"def f(*, a: {taken}): ...")) == 1
@@ -433,7 +435,8 @@ def test_a_class_name_means_one_thing_in_the_whole_product() -> None:
     where: dict[str, set[str]] = {}
     for top in (*PRODUCT, "scripts"):
         for path in sorted((ROOT / top).rglob("*.py")):
-            for name in re.findall(r"^ *class (\w+)", path.read_text(), re.MULTILINE):
-                where.setdefault(name, set()).add(str(path.relative_to(ROOT)))
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ClassDef):
+                    where.setdefault(node.name, set()).add(str(path.relative_to(ROOT)))
     same = {name: places for name, places in where.items() if len(places) > 1}
     assert same.keys() <= FACADES, same

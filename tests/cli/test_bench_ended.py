@@ -58,7 +58,7 @@ def running(
                     one.kill()
 
 
-@pytest.mark.nodes
+@pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGINT, *seldom(signal.SIGTERM, signal.SIGHUP)])
 def test_a_bench_that_is_ended_by_a_signal_leaves_no_process_and_no_folder(
     tmp_path: Path, number: signal.Signals
@@ -74,7 +74,7 @@ def test_a_bench_that_is_ended_by_a_signal_leaves_no_process_and_no_folder(
         assert list((tmp_path / "tmp").iterdir()) == []
 
 
-@pytest.mark.nodes
+@pytest.mark.process
 @pytest.mark.faults
 def test_a_bench_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
     words = ["bench", "e2e", "--duration", "10m"]
@@ -83,7 +83,7 @@ def test_a_bench_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
         assert psutil.wait_procs(processes, END_S)[1] == []
 
 
-@pytest.mark.nodes
+@pytest.mark.process
 def test_the_store_of_a_folder_that_stays_is_closed_in_order_by_a_signal(tmp_path: Path) -> None:
     words = ["bench", "send", "--duration", "10m", "--dir", str(tmp_path / "kept")]
     with running(words, tmp_path / "tmp", count=1) as (bench, _):
@@ -92,7 +92,7 @@ def test_the_store_of_a_folder_that_stays_is_closed_in_order_by_a_signal(tmp_pat
     assert is_clean(tmp_path / "kept" / "store")
 
 
-@pytest.mark.nodes
+@pytest.mark.process
 def test_the_node_of_a_demo_that_is_killed_ends(tmp_path: Path) -> None:
     with (
         subprocess.Popen(
@@ -114,7 +114,7 @@ def test_the_node_of_a_demo_that_is_killed_ends(tmp_path: Path) -> None:
     assert psutil.wait_procs(found, END_S)[1] == []
 
 
-@pytest.mark.nodes
+@pytest.mark.process
 def test_a_load_process_without_a_bench_ends_and_says_nothing() -> None:
     command = [sys.executable, "-m", LOAD]
     done = subprocess.run(

@@ -50,7 +50,7 @@ def place_of(receipt: Receipt) -> tuple[object, ...]:
     return receipt._replace(flushed=False)
 
 
-@pytest.mark.nodes
+@pytest.mark.process
 @one_node
 def test_a_repeated_send_gets_the_receipt_of_the_first(
     node: RunningNode, mq: keelog.Client
@@ -65,7 +65,7 @@ def test_a_repeated_send_gets_the_receipt_of_the_first(
     assert mq.get(first.msg_id).body == b"1"
 
 
-@pytest.mark.nodes
+@pytest.mark.process
 @one_node
 def test_messages_that_were_stored_before_are_counted(node: RunningNode, mq: keelog.Client) -> None:
     def counted() -> int:
@@ -84,7 +84,7 @@ def test_messages_that_were_stored_before_are_counted(node: RunningNode, mq: kee
     assert counted() == before + 3
 
 
-@pytest.mark.nodes
+@pytest.mark.process
 @one_node
 def test_of_many_messages_the_new_ones_are_stored(node: RunningNode, mq: keelog.Client) -> None:
     def messages(*keys: str) -> list[OutgoingMessage]:
@@ -105,7 +105,7 @@ def test_of_many_messages_the_new_ones_are_stored(node: RunningNode, mq: keelog.
     assert [place_of(one) for one in whole] == [place_of(one) for one in first]
 
 
-@pytest.mark.nodes
+@pytest.mark.process
 @one_node
 def test_producers_and_the_asyncio_client_ask_too(node: RunningNode, mq: keelog.Client) -> None:
     with mq.producer() as producer:
@@ -122,7 +122,7 @@ def test_producers_and_the_asyncio_client_ask_too(node: RunningNode, mq: keelog.
     assert sorted(keys_of(node, "both")) == sorted(f"k{number}" for number in range(40))
 
 
-@pytest.mark.nodes
+@pytest.mark.process
 @one_node
 def test_a_delayed_message_waits_once(node: RunningNode, mq: keelog.Client) -> None:
     first = mq.send("late", b"x", unique_key="k", queue_id=3, delay_level=2)
@@ -134,7 +134,7 @@ def test_a_delayed_message_waits_once(node: RunningNode, mq: keelog.Client) -> N
     assert other.queue_offset == first.queue_offset + 1
 
 
-@pytest.mark.nodes
+@pytest.mark.process
 @one_node
 def test_rocketmqs_clients_get_the_first_answer_again(node: RunningNode) -> None:
     send = RequestCode.SEND_MESSAGE_V2
@@ -154,7 +154,7 @@ def test_rocketmqs_clients_get_the_first_answer_again(node: RunningNode) -> None
     assert tries == ["0", "1"], "a message that fails again is another one"
 
 
-@pytest.mark.nodes
+@pytest.mark.process
 def test_a_node_without_a_window_says_so(tmp_path: Path) -> None:
     settings = ("flush_disk_type=SYNC_FLUSH",)
     with RunningNode(tmp_path / "store", settings, queue_workers=1, readers=1) as plain:
@@ -166,7 +166,7 @@ def test_a_node_without_a_window_says_so(tmp_path: Path) -> None:
         assert plain.client.send("topic", b"x").queue_offset == 0
 
 
-@pytest.mark.nodes
+@pytest.mark.process
 def test_in_sync_flush_a_repeat_does_not_wait_for_another_flush(tmp_path: Path) -> None:
     settings = ("flush_disk_type=SYNC_FLUSH", "idempotent_window=600")
     with (
@@ -293,7 +293,7 @@ class RemotingRepeater:
         return True
 
 
-@pytest.mark.nodes
+@pytest.mark.process
 def test_kills_of_gateway_and_writer_store_each_key_of_rocketmqs_clients_once(
     tmp_path: Path,
 ) -> None:
@@ -326,7 +326,7 @@ def test_kills_of_gateway_and_writer_store_each_key_of_rocketmqs_clients_once(
         assert repeater.sends > each
 
 
-@pytest.mark.nodes
+@pytest.mark.process
 def test_a_writer_that_is_killed_stores_each_key_once(tmp_path: Path) -> None:
     assert check_stored_once(tmp_path / "store", keys=3_000, threads=4, kills=3) > 4_000
 

@@ -20,7 +20,7 @@ from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR, offset_
 from tests.support.node import RunningNode, wait_until
 from workers.rebuild import rebuild
 
-pytestmark = [pytest.mark.nodes, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 SEGMENT_BYTES = 262_144
 NEVER_MS = 3_600_000

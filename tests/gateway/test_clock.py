@@ -17,7 +17,7 @@ from tests.support.clock.shifted_clock import ShiftedClock
 from tests.support.node import RunningNode, wait_until
 from tests.support.remoting import REMOTING
 
-pytestmark = [pytest.mark.nodes, pytest.mark.xdist_group("clock")]
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("clock")]
 SETTINGS = (
     REMOTING,
     "message_delay_level=1s 4s 2s",

@@ -21,7 +21,7 @@ from protocol.remoting.java_json import write_body
 from tests.support.node import RunningNode, wait_until
 from tests.support.remoting import REMOTING, RemotingPeer, remoting_place
 
-pytestmark = pytest.mark.nodes
+pytestmark = pytest.mark.process
 QUEUES = 4
 WAIT_S = 30.0
 

@@ -22,7 +22,7 @@ from tests.support.node import RunningNode, wait_until
 from tests.support.remoting import REMOTING, Answered, RemotingPeer, pull_fields, remoting_place
 
 pytestmark = [
-    pytest.mark.nodes,
+    pytest.mark.process,
     pytest.mark.xdist_group("damaged-messages"),
     pytest.mark.timeout(180),
 ]

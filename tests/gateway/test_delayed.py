@@ -16,7 +16,7 @@ from tests.support.node import RunningNode, wait_until
 from tests.support.remoting import REMOTING, RemotingPeer, remoting_place, send_fields
 from tests.support.shared_node import LEVELS
 
-pytestmark = pytest.mark.nodes
+pytestmark = pytest.mark.process
 SEND, BACK = RequestCode.SEND_MESSAGE_V2, RequestCode.CONSUMER_SEND_MSG_BACK
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
 

@@ -19,7 +19,7 @@ def bodies(node: RunningNode, topic: str) -> set[bytes]:
     return {record.body for record in stored(node, topic)}
 
 
-@pytest.mark.nodes
+@pytest.mark.process
 def test_what_is_beyond_its_queue_is_lowered_before_new_messages_come(tmp_path: Path) -> None:
     root = tmp_path / "store"
     check, offsets = root / TIMER_CHECK_FILE, root / DELAY_OFFSETS_FILE

@@ -25,7 +25,7 @@ from tests.support.remoting import (
     send_fields,
 )
 
-pytestmark = [pytest.mark.nodes, pytest.mark.xdist_group("replica")]
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("replica")]
 COUNT = 10
 
 

@@ -25,7 +25,7 @@ from protocol.remoting.java_json import read_body, write_body
 from tests.support.node import RunningNode, wait_until
 from tests.support.remoting import RemotingPeer, remoting_place, send_fields
 
-pytestmark = [pytest.mark.nodes, pytest.mark.xdist_group("gateway_restarts")]
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("gateway_restarts")]
 COUNT = 40
 SETTLED_S = 2.0
 """Both are back, and have divided the queues anew."""

@@ -17,7 +17,7 @@ from tests.support.node import RunningNode, wait_until
 from tests.support.remoting import REMOTING, RemotingPeer, remoting_place, send_fields
 from tests.support.shared_node import BROKER, SETTINGS
 
-pytestmark = pytest.mark.nodes
+pytestmark = pytest.mark.process
 SEND, RECALL = RequestCode.SEND_MESSAGE_V2, RequestCode.RECALL_MESSAGE
 ADDED = {"CLUSTER": "DefaultCluster", "MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 

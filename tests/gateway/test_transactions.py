@@ -18,7 +18,7 @@ from tests.support.node import RunningNode, wait_until
 from tests.support.remoting import REMOTING, Answered, RemotingPeer, remoting_place, send_fields
 from tests.support.shared_node import SETTINGS, TRANSACTION_INTERVAL_MS, TRANSACTION_TIMEOUT_MS
 
-pytestmark = pytest.mark.nodes
+pytestmark = pytest.mark.process
 SEND, END, ASK = (
     RequestCode.SEND_MESSAGE_V2,
     RequestCode.END_TRANSACTION,

@@ -23,7 +23,7 @@ from protocol.record.columns import scan
 from tests.replication.test_roles import SETTINGS, SMALL, stored
 from tests.support.writer_process import RawClient, WriterProcess
 
-pytestmark = pytest.mark.nodes
+pytestmark = pytest.mark.process
 
 MASTER_PLACE = "127.0.0.1:10912"
 

@@ -29,7 +29,7 @@ from tests.support.node import RunningNode, wait_until
 from tests.support.replica_process import ReplicaProcess
 from tests.support.writer_process import RawClient, WriterProcess
 
-pytestmark = pytest.mark.nodes
+pytestmark = pytest.mark.process
 
 SETTINGS = load_settings([f"mapped_file_size_commit_log={SEGMENT_BYTES}"])
 SMALL = (f"mapped_file_size_commit_log={SEGMENT_BYTES}", "disk_space_warning_level_ratio=100")

@@ -16,7 +16,7 @@ from tests.support.follower import HA, followers_place
 from tests.support.node import RunningNode, wait_until
 from tests.support.remoting import REMOTING, remoting_place
 
-pytestmark = pytest.mark.nodes
+pytestmark = pytest.mark.process
 SMALL = f"mapped_file_size_commit_log={4 * 1024 * 1024}"
 
 

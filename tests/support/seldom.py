@@ -1,4 +1,4 @@
-"""Cases of a parametrized test that run with `make faults` alone: `make test` has eight minutes."""
+"""Cases of a parametrized test that run with `make faults` alone: `make test` has ten minutes."""
 
 import pytest
 from _pytest.mark import ParameterSet

@@ -19,7 +19,7 @@ from node.store.verify.verify import verify
 from protocol.names import COMMIT_LOG_DIR
 from tests.support.node import RunningNode, wait_until
 
-pytestmark = [pytest.mark.nodes, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 SMALL = (
     "mapped_file_size_commit_log=262144",

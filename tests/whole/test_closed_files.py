@@ -10,7 +10,7 @@ import pytest
 from tests.support.node import RunningNode
 from tests.support.seldom import seldom
 
-pytestmark = [pytest.mark.nodes, pytest.mark.xdist_group("closed_files")]
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("closed_files")]
 
 PLACES = [
     *("commitlog/00000000000000000000", "lock", "keelog/floor", "keelog/run/log.page"),

@@ -17,7 +17,7 @@ from keelog.client.client import Client, connect
 from tests.support import unit_filter
 from tests.support.node import ANY_DISK, SEGMENT_BYTES, SEGMENT_SETTING, START_S, STOP_S, wait_until
 
-pytestmark = pytest.mark.nodes
+pytestmark = pytest.mark.process
 
 SETTINGS = [*ANY_DISK, f"{SEGMENT_SETTING}={SEGMENT_BYTES}"]
 IN_A_CONTAINER = ["unshare", "--fork", "--pid", "--mount-proc", "--kill-child"]

@@ -14,7 +14,7 @@ from keelog.client.results import Receipt
 from protocol.errors import CorruptError
 from tests.support.node import RunningNode, wait_until
 
-pytestmark = [pytest.mark.nodes, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
 EVENT = "damage was found"
 SEEN_S = 5.0

@@ -11,7 +11,7 @@ from protocol.names import CONSUME_QUEUE_DIR
 from tests.support.node import RunningNode, wait_until
 from tests.support.seldom import seldom
 
-pytestmark = [pytest.mark.nodes, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
 
 TOPICS = ("orders", "payments")
 MESSAGES = 120

@@ -101,7 +101,7 @@ def assert_nothing_ended(node: RunningNode) -> None:
     assert [row.restarts for row in node.client.status().processes] == [0] * 4, node.stderr
 
 
-@pytest.mark.nodes
+@pytest.mark.process
 @pytest.mark.parametrize("limit", seldom(files_needed(2), 256))
 def test_a_flood_of_connections_costs_no_process_and_no_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int
@@ -218,7 +218,7 @@ def starved(pid: int, limit: int) -> Iterator[None]:
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
 
 
-@pytest.mark.nodes
+@pytest.mark.process
 @pytest.mark.parametrize("role", ["writer", *seldom("supervisor", "queue", "index", "reader")])
 @pytest.mark.parametrize("leaves", ["nothing", *seldom("what is open")])
 def test_a_process_without_descriptors_waits_and_loses_nothing(
@@ -244,7 +244,7 @@ def test_a_process_without_descriptors_waits_and_loses_nothing(
         assert_all_there(node.client, load.acknowledged)
 
 
-@pytest.mark.nodes
+@pytest.mark.process
 @pytest.mark.parametrize("limit", [12, *seldom(20, files_needed(2) - 1)])
 def test_a_limit_of_descriptors_too_small_to_run_with_is_said_at_once(
     tmp_path: Path, limit: int
@@ -264,7 +264,7 @@ def test_a_limit_of_descriptors_too_small_to_run_with_is_said_at_once(
     assert not (tmp_path / "s").exists()
 
 
-@pytest.mark.nodes
+@pytest.mark.process
 @pytest.mark.parametrize("module", ["node.writer.loop", "node.reader.loop", "workers.index_file"])
 def test_a_child_does_not_start_with_fewer_descriptors_than_it_needs(
     tmp_path: Path, module: str
@@ -280,7 +280,7 @@ def test_a_child_does_not_start_with_fewer_descriptors_than_it_needs(
 
 
 @pytest.mark.faults
-@pytest.mark.nodes
+@pytest.mark.process
 def test_a_node_whose_processes_have_too_little_memory_to_start_ends(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "keelog", "serve", str(tmp_path / "s")]
     ended = subprocess.run(

@@ -20,7 +20,7 @@ from tests.support.faults.disk_faults import DiskFaults
 from tests.support.faults.small_disk import error_switch, small_ext4
 from tests.support.node import RunningNode, wait_until
 
-pytestmark = pytest.mark.nodes
+pytestmark = pytest.mark.process
 
 SMALL = ("mapped_file_size_commit_log=1048576", "max_hash_slot_num=1000", "max_index_num=4000")
 WRITER = "keelog-writer"

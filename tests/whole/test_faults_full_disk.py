@@ -20,7 +20,7 @@ from protocol.errors import MqError, ServiceNotAvailable
 from tests.support.faults.small_disk import fill, fill_to, small_ext4, small_tmpfs
 from tests.support.node import RunningNode, wait_until
 
-pytestmark = [pytest.mark.nodes, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 MIB = 1024 * 1024
 SEGMENT_BYTES = 4 * MIB

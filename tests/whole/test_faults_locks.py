@@ -15,7 +15,7 @@ from node.runtime.locks import StoreLock
 from node.store.verify.verify import verify
 from tests.support.node import RunningNode
 
-pytestmark = pytest.mark.nodes
+pytestmark = pytest.mark.process
 
 NODE_ROUNDS = 20
 LOCK_ROUNDS = 500

@@ -13,7 +13,7 @@ from protocol.status import HealthCheck
 from tests.support.faults.disk_faults import LIE, DiskFaults
 from tests.support.node import RunningNode, wait_until
 
-pytestmark = pytest.mark.nodes
+pytestmark = pytest.mark.process
 
 SEGMENT_BYTES = 1024 * 1024
 SMALL = (

@@ -26,7 +26,7 @@ SMALL = (
 BODY = bytes(60_000)
 
 
-@pytest.mark.nodes
+@pytest.mark.process
 @pytest.mark.faults
 def test_without_room_for_a_segment_sends_wait_for_it_and_nothing_is_left_of_the_try(
     tmp_path: Path, faults: DiskFaults
@@ -53,7 +53,7 @@ def test_without_room_for_a_segment_sends_wait_for_it_and_nothing_is_left_of_the
     assert verify(tmp_path / "store", deep=True).findings == []
 
 
-@pytest.mark.nodes
+@pytest.mark.process
 @pytest.mark.faults
 def test_a_worker_whose_files_fail_is_tried_again_and_the_log_goes_on(
     tmp_path: Path, faults: DiskFaults

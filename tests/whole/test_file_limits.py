@@ -25,7 +25,7 @@ runpy.run_module("keelog", run_name="__main__")
 """
 
 
-@pytest.mark.nodes
+@pytest.mark.process
 def test_a_node_with_more_queues_than_file_descriptors_serves_them_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -56,7 +56,7 @@ def test_a_node_with_more_queues_than_file_descriptors_serves_them_all(
             assert process.num_fds() < FILES_MAX
 
 
-@pytest.mark.nodes
+@pytest.mark.process
 def test_short_of_memory_the_kernel_ends_readers_first_and_the_supervisor_last(
     tmp_path: Path,
 ) -> None:

@@ -36,7 +36,7 @@ def check(outcome: dict[str, Any], count: int) -> None:
     assert outcome["verify_exit"] == 0
 
 
-@pytest.mark.nodes
+@pytest.mark.process
 def test_broken_requests_harm_nobody(tmp_path: Path) -> None:
     check(fuzz(tmp_path, 3_000, seed=1), 3_000)
 

@@ -14,7 +14,7 @@ from node.runtime.state_page import WorkerPage
 from protocol.wire.frames import VERSION, pack, unpack_answer
 from tests.support.node import RunningNode, wait_until
 
-pytestmark = pytest.mark.nodes
+pytestmark = pytest.mark.process
 
 PULLS = 1_000
 WATCHED_S = 3.0

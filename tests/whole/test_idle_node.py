@@ -10,7 +10,7 @@ import pytest
 from node.runtime.state_page import WorkerPage
 from tests.support.node import RunningNode, wait_until
 
-pytestmark = pytest.mark.nodes
+pytestmark = pytest.mark.process
 
 QUIET_S = 4.0
 WATCHED_S = 10.0

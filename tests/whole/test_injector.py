@@ -12,7 +12,7 @@ from tests.soak.campaign.injection import HANGS, InjectionFailed, Injector
 from tests.support.node import RunningNode, wait_until
 from tests.support.seldom import seldom
 
-pytestmark = pytest.mark.nodes
+pytestmark = pytest.mark.process
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.nodes
+pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN_S = 240

@@ -23,7 +23,7 @@ from protocol.errors import ClientClosed
 from tests.support.node import RunningNode, wait_until
 from tests.support.seldom import seldom
 
-pytestmark = pytest.mark.nodes
+pytestmark = pytest.mark.process
 
 LATE_S = WAIT_S_MAX / 2
 """A pull whose message was missed is answered when its time is up."""

@@ -11,7 +11,7 @@ from keelog.client.transport.routes import Routes
 from protocol.errors import SendTimeout
 from tests.support.node import RunningNode, wait_until
 
-pytestmark = pytest.mark.nodes
+pytestmark = pytest.mark.process
 CONNECTED = "03"
 
 

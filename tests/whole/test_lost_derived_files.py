@@ -10,7 +10,7 @@ import pytest
 from tests.support.node import RunningNode, wait_until
 
 pytestmark = [
-    pytest.mark.nodes,
+    pytest.mark.process,
     pytest.mark.xdist_group("lost-derived-files"),
     pytest.mark.timeout(180),
 ]

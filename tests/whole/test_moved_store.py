@@ -20,7 +20,7 @@ from keelog.client.results import Receipt
 from protocol.errors import MqError, OutcomeUnknownError
 from tests.support.node import RunningNode, wait_until
 
-pytestmark = pytest.mark.nodes
+pytestmark = pytest.mark.process
 
 REFUSED_S_MAX = 5.0
 """After the move; the writer looks ten times a second, but the machine may be busy."""

@@ -15,7 +15,7 @@ from node.store.verify.verify import verify
 from tests.support.node import RunningNode
 from tests.support.seldom import seldom
 
-pytestmark = pytest.mark.nodes
+pytestmark = pytest.mark.process
 
 NOBODY = 65534
 SMALL = ["mapped_file_size_commit_log=1048576"]

@@ -8,7 +8,7 @@ from node.store.verify.verify import verify
 from tests.support.node import RunningNode, wait_until
 from tests.support.seldom import seldom
 
-pytestmark = pytest.mark.nodes
+pytestmark = pytest.mark.process
 
 SETTINGS = (
     *("mapped_file_size_commit_log=1048576", "max_hash_slot_num=1000", "max_index_num=4000"),

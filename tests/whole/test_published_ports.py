@@ -19,7 +19,7 @@ from protocol.remoting.codes import RequestCode
 from tests.support.node import RunningNode
 from tests.support.remoting import RemotingPeer
 
-pytestmark = pytest.mark.nodes
+pytestmark = pytest.mark.process
 
 CLIENT_S = 60.0
 

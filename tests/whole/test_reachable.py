@@ -19,7 +19,7 @@ from node.supervisor.bind import free_ports
 from protocol.ids import parse_offset_message_id
 from tests.support.node import RunningNode, wait_until
 
-pytestmark = pytest.mark.nodes
+pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).resolve().parents[2]
 CLIENT_S = 60

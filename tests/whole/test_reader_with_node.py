@@ -24,7 +24,7 @@ from tests.support.node import wait_until
 from tests.support.single_process import SingleProcess, small_files
 from tests.support.writer_process import RawClient
 
-pytestmark = [pytest.mark.nodes, pytest.mark.xdist_group("reader_with_node")]
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("reader_with_node")]
 
 SHARDS = 2
 BIND = ("--bind", "tcp://127.0.0.1:0")

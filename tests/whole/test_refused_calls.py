@@ -12,7 +12,7 @@ from tests.support.faults.disk_faults import REFUSE, build_library
 from tests.support.node import RunningNode
 from tests.support.seldom import seldom
 
-pytestmark = [pytest.mark.nodes, pytest.mark.xdist_group("refused_calls")]
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("refused_calls")]
 
 START_S = 60.0
 SEGMENT = ("mapped_file_size_commit_log=268435456",)

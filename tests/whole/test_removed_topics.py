@@ -26,7 +26,7 @@ from protocol.ids import Queue
 from tests.support.node import RunningNode, wait_until
 from workers.rebuild import rebuild
 
-pytestmark = pytest.mark.nodes
+pytestmark = pytest.mark.process
 COUNT = 40
 
 

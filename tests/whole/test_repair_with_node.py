@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.node import RunningNode
 
-pytestmark = pytest.mark.nodes
+pytestmark = pytest.mark.process
 
 SETTINGS = ("flush_disk_type=SYNC_FLUSH", "mapped_file_size_commit_log=65536")
 COUNT = 40

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.node import RunningNode, wait_until
 
-pytestmark = [pytest.mark.nodes, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
 PAIRS = ("max_hash_slot_num=1000", "max_index_num=4000", "mapped_file_size_commit_log=65536")
 EVENTS = {
     "stop": "did not stop in order",

@@ -11,7 +11,7 @@ from tests.support.follower import HA, followers_place
 from tests.support.node import RunningNode, wait_until
 from tests.test_deploy import watched_exprs
 
-pytestmark = [pytest.mark.nodes, pytest.mark.xdist_group("replication_is_watched")]
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("replication_is_watched")]
 
 REPLICATION = re.compile(r"\bkeelog_(?:replica|followers)[a-z_]*\b")
 HTTP = {"KEELOG_HTTP": "127.0.0.1:0"}

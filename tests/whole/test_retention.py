@@ -12,7 +12,7 @@ from node.store.verify.verify import verify
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR
 from tests.support.node import RunningNode, wait_until
 
-pytestmark = pytest.mark.nodes
+pytestmark = pytest.mark.process
 
 SEGMENT_BYTES = 64 * 1024
 SMALL = (

@@ -15,7 +15,7 @@ from tests.support.node import STOP_S, RunningNode
 from tests.support.seldom import seldom
 
 EVERY_S = 0.003
-pytestmark = pytest.mark.nodes
+pytestmark = pytest.mark.process
 
 
 def storm(pids: Sequence[int], ended: threading.Event) -> None:

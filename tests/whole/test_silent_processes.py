@@ -18,7 +18,7 @@ from tests.support.faults.small_disk import small_ext4
 from tests.support.node import RunningNode, wait_until
 from tests.support.seldom import seldom
 
-pytestmark = pytest.mark.nodes
+pytestmark = pytest.mark.process
 
 LIMIT_S = 2
 SETTINGS = (f"node.silence_limit_s={LIMIT_S}",)

@@ -13,7 +13,7 @@ from node.supervisor.bind import free_ports
 from protocol.errors import NotConnected
 from tests.support.node import ANY_DISK, RunningNode, wait_until
 
-pytestmark = pytest.mark.nodes
+pytestmark = pytest.mark.process
 
 START_S = 60
 

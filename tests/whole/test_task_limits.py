@@ -11,7 +11,7 @@ import pytest
 from tests.support.faults.disk_faults import REFUSE, build_library
 from tests.support.node import RunningNode, wait_until
 
-pytestmark = pytest.mark.nodes
+pytestmark = pytest.mark.process
 
 NO_TASK = f"pthread_create={errno.EAGAIN}"
 

@@ -75,7 +75,7 @@ def of_child(program: str, before: Callable[[], object]) -> tuple[int, int, int]
     return found
 
 
-@pytest.mark.nodes
+@pytest.mark.process
 @needs_slices
 def test_writer_and_readers_have_short_slices_and_workers_do_not(tmp_path: Path) -> None:
     with RunningNode(tmp_path / "s", queue_workers=1, readers=1) as node:
@@ -86,7 +86,7 @@ def test_writer_and_readers_have_short_slices_and_workers_do_not(tmp_path: Path)
     assert slices["queue"] == slices["index"] == own > SHORT_SLICE_NS
 
 
-@pytest.mark.nodes
+@pytest.mark.process
 @pytest.mark.parametrize(("late_bytes", "nice"), [(1 << 30, NICE), (20_000, 0)])
 @pytest.mark.parametrize(
     "worker", [("workers.index_file",), ("workers.consume_queue", "--shard", "0", "--shards", "1")]

@@ -13,7 +13,7 @@ BURST_S = 10.0
 
 
 @pytest.mark.faults
-@pytest.mark.nodes
+@pytest.mark.process
 def test_a_producers_burst_of_3000_new_topics_is_stored_within_seconds(tmp_path: Path) -> None:
     with RunningNode(tmp_path / "store") as node:
         began = time.monotonic()

@@ -15,7 +15,7 @@ from tests.support.node import RunningNode, wait_until
 from tests.whole.test_retention import BRISK, SEGMENT_BYTES, SMALL, age
 from workers.rebuild import rebuild
 
-pytestmark = pytest.mark.nodes
+pytestmark = pytest.mark.process
 NAME = "small-clean"
 FOREVER = "file_reserved_time=1000000"
 

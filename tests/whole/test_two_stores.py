@@ -13,7 +13,7 @@ from tests.support.seldom import seldom
 from tests.support.two_stores import copy_store, put, take_ids_away
 
 pytestmark = [
-    pytest.mark.nodes,
+    pytest.mark.process,
     pytest.mark.timeout(300),
     pytest.mark.xdist_group("two-stores"),
 ]

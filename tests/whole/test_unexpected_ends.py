@@ -16,7 +16,7 @@ from tests.soak.campaign.injection import InjectionFailed, Injector
 from tests.support.node import RunningNode, wait_until
 from tests.support.seldom import seldom
 
-pytestmark = [pytest.mark.nodes, pytest.mark.xdist_group("unexpected_ends")]
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("unexpected_ends")]
 
 ROLES = ("writer", "queue", "index", "reader")
 UNEXPECTED = "an unexpected error ends the process"

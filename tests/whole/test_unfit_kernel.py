@@ -28,7 +28,7 @@ def env(tmp_path: Path) -> dict[str, str]:
     return {**others, "PYTHONPATH": str(tmp_path / "lib"), "PYTHONSAFEPATH": "1"}
 
 
-@pytest.mark.nodes
+@pytest.mark.process
 def test_a_kernel_that_does_not_fit_is_named_by_the_log_status_and_diag(
     tmp_path: Path, env: dict[str, str]
 ) -> None:

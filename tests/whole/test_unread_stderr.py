@@ -20,7 +20,7 @@ from protocol.errors import MqError
 from tests.support.node import SEGMENT_BYTES, wait_until
 from tests.support.seldom import seldom
 
-pytestmark = pytest.mark.nodes
+pytestmark = pytest.mark.process
 
 STOP_S = 30.0
 _PIPE_BYTES = 4096

@@ -21,7 +21,7 @@ from node.store.staging_files import StagedBatch, journal_path, list_stages
 from protocol.errors import ClientClosed, MqError, NotConnected, RefusedError
 from tests.support.node import RunningNode, wait_until
 
-pytestmark = pytest.mark.nodes
+pytestmark = pytest.mark.process
 
 ROWS = 2_000
 KINDS: dict[str, type[DataType]] = {

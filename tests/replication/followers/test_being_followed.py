@@ -14,7 +14,7 @@ from protocol.status import as_json
 from tests.support.follower import HA, LogFollower, followers_place, log_bytes, raw_frames
 from tests.support.node import RunningNode, wait_until
 
-pytestmark = [pytest.mark.nodes, pytest.mark.xdist_group("followers")]
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("followers")]
 SEGMENT = 256 * 1024
 HASTY = (
     f"mapped_file_size_commit_log={SEGMENT}",

@@ -13,7 +13,7 @@ from tests.support.follower import HA, LogFollower, followers_place, log_bytes
 from tests.support.node import RunningNode, wait_until
 from tests.support.remoting import REMOTING, RemotingPeer, remoting_place, send_fields
 
-pytestmark = pytest.mark.nodes
+pytestmark = pytest.mark.process
 SMALL = f"mapped_file_size_commit_log={256 * 1024}"
 SYNC = ("broker_role=SYNC_MASTER", "in_sync_replicas=2", "slave_timeout=1000")
 

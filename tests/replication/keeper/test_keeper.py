@@ -26,7 +26,7 @@ from tests.support.elected_node import (
     master_of,
 )
 
-pytestmark = [pytest.mark.nodes, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
 
 WAIT_S = 60.0
 SETTINGS = (*SMALL_FILES, "slave_timeout=5000")

@@ -15,7 +15,7 @@ from tests.support.node import RunningNode, wait_until
 from tests.support.remoting import REMOTING, remoting_place
 from tests.support.replica_process import ReplicaProcess
 
-pytestmark = [pytest.mark.nodes, pytest.mark.xdist_group("turned-away")]
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("turned-away")]
 TRIMMED = (
     HA, REMOTING, f"mapped_file_size_commit_log={SEGMENT_BYTES}",
     f"retention_bytes={3 * SEGMENT_BYTES}", "clean_resource_interval=50",
