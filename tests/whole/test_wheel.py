@@ -53,6 +53,7 @@ def test_without_a_compiler_the_wheel_is_for_any_machine(
 ) -> None:
     with wheel(tmp_path, {"CC": compiler}) as found:
         assert sorted(found.namelist()) == sorted(plain.namelist())
+        assert (plain.filename or "").endswith("-py3-none-any.whl")
         assert (found.filename or "").endswith("-py3-none-any.whl")
         assert f"keelog/protocol/kernel/{loader.FILE}" not in found.namelist()
         assert "keelog/protocol/kernel/loader.py" in found.namelist()
