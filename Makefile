@@ -109,5 +109,5 @@ soak: setup ## the same for hours: 2,000 kills, power losses, a million images a
 	timeout $(SOAK_S) $(PYTEST) -rs -m soak
 
 clean: ## removes .venv, caches and builds
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis tests/interop/java/target tests/clients/*/target
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis tests/interop/java/target tests/interop/access/target tests/clients/*/target
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -42,6 +42,7 @@ from keelog.client.send.producer import Producer as PlainProducer
 from keelog.client.send.record_batch import BatchReceipt
 from keelog.client.subscription import Start, TailOptions
 from keelog.client.transport.exchange import Retry
+from keelog.client.transport.keys import PathText, client_keys
 from keelog.client.transport.routes import Routes
 
 T = TypeVar("T")
@@ -54,10 +55,12 @@ def connect(
     retry: Retry | None = None,
     *,
     read_from: str | None = None,
+    key: PathText | None = None,
+    server_key: PathText | None = None,
 ) -> "Client":
     """As `keelog.connect`: use it with `async with`, or await it. Until then nothing is reached,
     and nobody there is an error of the first call."""
-    return Client(ClientCore(url, timeout, retry, read_from))
+    return Client(ClientCore(url, timeout, retry, read_from, client_keys(key, server_key)))
 
 
 class Client(CoreOwner):

@@ -95,7 +95,7 @@ KEELOG_CLIENT = ForeignClient(
 )
 TLS_CLIENT = ForeignClient(
     "a client with TLS, as RocketMQ 5's gRPC clients",
-    "use RocketMQ's remoting client (rocketmq-client), without TLS",
+    "use RocketMQ's remoting client (rocketmq-client); with TLS once the node has a certificate",
 )
 GRPC_CLIENT = ForeignClient(
     "a gRPC client, as those of RocketMQ 5", "use RocketMQ's remoting client (rocketmq-client)"

@@ -171,6 +171,12 @@ class NotAllowed(RefusedError):
     status = "NO_PERMISSION"
 
 
+class SuperUserOnly(NotAllowed):
+    """A change of users that makes a Super user, and is not asked for by one."""
+
+    code = 1
+
+
 class NotFound(RefusedError):
     """Nothing is stored under this offset, id or key."""
 

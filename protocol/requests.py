@@ -350,6 +350,36 @@ class CursorCommitFields(NamedTuple):
     generation: Generation = None
 
 
+USER_CHANGES = (
+    *("create_user", "update_user", "delete_user"),
+    *("create_acl", "update_acl", "delete_acl"),
+)
+
+
+class UsersFields(NamedTuple):
+    """The users and their access lists: one, or a page of all."""
+
+    name: Annotated[str | None, Field("only this user", absent="all")] = None
+    after: Annotated[str, Field("`next` of the page before")] = ""
+
+
+class ChangeUsersFields(NamedTuple):
+    """One change of a user or of an access list."""
+
+    change: Annotated[str, Field("what to do", choices=USER_CHANGES)]
+    name: Annotated[str, Field("the user; of a list its subject, `User:alice`")]
+    info: Annotated[
+        bytes,
+        Field("the body of RocketMQ's request, as JSON: UserInfo, or AclInfo"),
+    ] = b""
+    policy: Annotated[str, Field("of `delete_acl`: `Custom` or `Default`", absent="`Custom`")] = ""
+    resource: Annotated[str, Field("of `delete_acl`: only its entry", absent="the whole list")] = ""
+    by: Annotated[
+        str | None, Field("the user who asks", absent="the operator of the node, who may do all")
+    ] = None
+    address: Annotated[str, Field("where that user asks from, for the audit log")] = ""
+
+
 # -- a reader -------------------------------------------------------------------------------------
 
 
@@ -545,6 +575,7 @@ PURGE_BEFORE_OFFSET = RequestLayout(PurgeBeforeOffset)
 PURGE_BEFORE_TIME = RequestLayout(PurgeBeforeTime)
 GROUPS, DELETE_GROUP = RequestLayout(GroupsFields), RequestLayout(DeleteGroupFields)
 CURSOR_GET, CURSOR_COMMIT = RequestLayout(CursorGetFields), RequestLayout(CursorCommitFields)
+USERS, CHANGE_USERS = RequestLayout(UsersFields), RequestLayout(ChangeUsersFields)
 PULL, FIND = RequestLayout(PullFields), RequestLayout(FindFields)
 GET_BY_OFFSET, GET_BY_ID = RequestLayout(GetByOffset), RequestLayout(GetById)
 GET_BY_KEY, GET_BY_QUEUE = RequestLayout(GetByKey), RequestLayout(GetByQueue)
@@ -565,6 +596,8 @@ REQUESTS: dict[str, tuple[RequestLayout[Any] | None, ...]] = {
     "delete_group": (DELETE_GROUP,),
     "cursor_get": (CURSOR_GET,),
     "cursor_commit": (CURSOR_COMMIT,),
+    "users": (USERS,),
+    "change_users": (CHANGE_USERS,),
     "pull": (PULL,),
     "get": (None, GET_BY_OFFSET, GET_BY_ID, GET_BY_KEY, GET_BY_QUEUE),
     "find": (FIND,),

@@ -71,6 +71,7 @@ QUEUES: dict[str, tuple[str, ...]] = {
         "node/serving/request_server.py::UNSENT_MAX",
         "node/serving/request_server.py::SEND_HIGH_WATER_MARK",
     ),
+    "node/access/curve.py": ("node/access/curve.py::ZAP_AT_ONCE",),
     "node/serving/doors.py": ("node/serving/request_server.py::BACKLOG",),
     "protocol/wire/zmtp.py": ("node/serving/request_server.py::SEND_HIGH_WATER_MARK",),
     "node/store/log/reader.py": ("node/store/log/reader.py::BUFFERS_BYTES_MAX",),

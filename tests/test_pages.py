@@ -26,6 +26,7 @@ RUN_BY = {
     ("docs/command-line.md", "console"): "tests/cli/test_pages.py",
     ("docs/troubleshooting.md", "console"): "tests/cli/test_pages.py",
     ("docs/settings.md", "toml"): "tests/test_pages.py",
+    ("docs/tls.md", "console properties"): "tests/node/access/test_tls_page.py",
     ("docs/rocketmq-clients.md", "java"): "tests/interop/test_first_java_program.py",
 }
 """Page and languages of its fenced blocks, and the test that runs, or holds, all of these."""
@@ -40,6 +41,7 @@ LEFT_OUT = (
     (r"elected: node", "shows lines of a status; tests/replication holds what is in them"),
     (r"keelog serve ", "stays in the foreground; the README's is run"),
     (r"mqadmin clusterList ", "needs RocketMQ's tools: tests/clients/test_mqadmin.py"),
+    (r"keelog user ", "prints a password: tests/cli/test_users.py, tests/cli/test_examples.py"),
     (r"keelog group ", "needs RocketMQ's clients: tests/cli/test_group.py"),
     (r"keelog spark ", "a Spark job: tests/cli/test_examples.py, tests/pipeline run them"),
     (

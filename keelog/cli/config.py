@@ -7,7 +7,6 @@ properties file, and says which settings hold here, and why not the rest.
 import dataclasses
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from keelog.cli.output import Output
 from node.runtime.settings import changed, snake_case
 from protocol.addresses import DEFAULT_NODE, with_scheme, without_credentials
 from protocol.errors import BadRequest, MqError
+from protocol.java_properties import java_properties
 
 OLD_NAMES = {
     "mapedFileSizeCommitLog": "mapped_file_size_commit_log",
@@ -32,7 +32,11 @@ _NO_COPIES = "a node has no such rule for its copies (docs/replication.md)"
 _NO_SERVERS = "name servers are those of namesrvAddr; a node registers every 30 s"
 _GROUPS = "a node with --remoting runs groups in its own way (docs/rocketmq-clients.md)"
 _TRANSACTIONS = "a node with --remoting has other settings for them (docs/settings.md)"
-_NO_USERS = "there are no users and no TLS; bind to loopback or a network you trust"
+_NO_USERS = "users are made with keelog user, lists with keelog acl (docs/security.md)"
+_TLS = (
+    "keelog serve -X tls_config_file=/etc/rocketmq/tls.properties, and -X tls_enable=true for"
+    " the node's own connections (docs/tls.md)"
+)
 _THREADS = "processes take the place of thread pools: keelog serve --readers, --queue-workers"
 _WHERE = "the directory is the argument of keelog serve"
 _BIND = "use keelog serve --remoting HOST:PORT; --bind is for clients of Keelog"
@@ -48,7 +52,8 @@ REASONS: tuple[tuple[str, str], ...] = (
     (r"brokerPermission", "permissions are those of each topic"),
     (r".*[tT]ransaction.*", _TRANSACTIONS),
     (r".*(Subscription|[cC]onsumer|Group|[pP]op|[rR]ebalance).*", _GROUPS),
-    (r"acl.*|.*[aA]uth.*|.*[tT]ls.*", _NO_USERS),
+    (r".*(Tls|TLS|tls).*", _TLS),
+    (r"acl.*|.*[aA]uth.*", _NO_USERS),
     (r".*(ThreadPoolNums?|ThreadNums?)|server.*Threads?", _THREADS),
     (r".*(Timer|timer|Schedule|schedule).*", _TIMERS),
     (r".*(RocksDB|rocksdb|rocksDb).*|storeType|.*BatchCQ.*|.*Compaction.*",
@@ -59,9 +64,6 @@ REASONS: tuple[tuple[str, str], ...] = (
      "the page cache is left to the system"),
 )  # fmt: skip
 _OTHERWISE = "nothing here does what it says"
-_LINE = re.compile(r"((?:\\.|[^\\:=\s])*)\s*[:=]?\s*(.*)", re.DOTALL)
-_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
-_SIGNS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 @click.group("config", cls=CliGroup)
@@ -171,7 +173,7 @@ def import_conf(text: str) -> tuple[dict[str, dict[str, object]], dict[str, str]
     out. Raises BadBrokerConf for a bad value."""
     tables: dict[str, dict[str, object]] = {settings.BROKER: {}, settings.STORE: {}}
     left_out: dict[str, str] = {}
-    for number, name, value in conf_properties(text):
+    for number, name, value in java_properties(text):
         ours = OLD_NAMES.get(name) or snake_case(name)
         homes = (
             one
@@ -190,31 +192,9 @@ def import_conf(text: str) -> tuple[dict[str, dict[str, object]], dict[str, str]
     return tables, left_out
 
 
-def conf_properties(text: str) -> Iterator[tuple[int, str, str]]:
-    """Line number, name and value of each property, by the rules of java.util.Properties."""
-    lines = enumerate(text.splitlines(), 1)
-    for number, line in lines:
-        logical = line.lstrip()
-        if not logical or logical[0] in "#!":
-            continue
-        while (len(logical) - len(logical.rstrip("\\"))) % 2:
-            logical = logical[:-1] + next(lines, (0, ""))[1].lstrip()
-        found = _LINE.fullmatch(logical)
-        assert found is not None, "any text matches"
-        yield number, _unescaped(found[1]), _unescaped(found[2])
-
-
 def reason_against(name: str) -> str:
     """Why a property of RocketMQ has no counterpart here."""
     return next((why for what, why in REASONS if re.fullmatch(what, name)), _OTHERWISE)
-
-
-def _unescaped(text: str) -> str:
-    def sign(match: re.Match[str]) -> str:
-        name = match[1]
-        return chr(int(name[1:], 16)) if len(name) == 5 else _SIGNS.get(name, name)
-
-    return _ESCAPE.sub(sign, text)
 
 
 @click.group("context", cls=CliGroup)
@@ -250,10 +230,15 @@ def ls(output: Output) -> None:
 @click.argument("name")
 @click.option("--node", required=True, metavar="URL", help="As tcp://10.0.0.7:7850.")
 @click.option("--description", default="", metavar="TEXT")
+@click.option("--key", type=click.Path(path_type=Path), metavar="FILE", help="Your .key_secret.")
+@click.option("--server-key", metavar="KEY|FILE", help="The node's: keelog key show DIR.")
 @click.option("--use", is_flag=True, help="Puts it in use, too.")
 @click.option("--replace", is_flag=True, help="Replaces the one that has this name.")
-def add(name: str, node: str, description: str, use: bool, replace: bool) -> None:
-    """Gives a node a name.
+def add(
+    name: str, node: str, description: str, key: Path | None, server_key: str | None, use: bool,
+    replace: bool,
+) -> None:  # fmt: skip
+    """Gives a node a name, and says with which keys to come to it.
 
     Example: keelog context add test --node tcp://127.0.0.1:7850 --description 'on this machine'
     """
@@ -267,7 +252,13 @@ def add(name: str, node: str, description: str, use: bool, replace: bool) -> Non
         node = with_scheme(node)
         if not node.startswith(("tcp://", "ipc://")):
             raise BadRequest(f"{node[:80]!a} is not an address", "write tcp://127.0.0.1:7850")
-        known.named[name] = contexts.Context(node, description)
+        # Imported here: most contexts have no keys, and these need ZeroMQ.
+        from keelog.client.transport.keys import client_keys
+
+        keys = client_keys(key, server_key)  # so that a wrong file is found now
+        known.named[name] = contexts.Context(
+            node, description, str(key.absolute()) if key else "", keys.server if keys else ""
+        )
         if use:
             known.current = name
 

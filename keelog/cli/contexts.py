@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from click.core import ParameterSource
@@ -21,6 +21,9 @@ from keelog.cli.failures import doing
 from protocol.addresses import DEFAULT_NODE, with_scheme
 from protocol.errors import BadRequest, MqError, NotFound
 from protocol.human_text import one_line, printable
+
+if TYPE_CHECKING:
+    from keelog.client.client import Client
 
 NODE_VARIABLE = "KEELOG_NODE"
 CONTEXT_VARIABLE = "KEELOG_CONTEXT"
@@ -37,6 +40,9 @@ class NodeAddress(NamedTuple):
     url: str
     origin: str
     where: str
+    key: str = ""
+    """The path of the client's secret key; empty without keys."""
+    server_key: str = ""
 
 
 @dataclass(slots=True)
@@ -45,6 +51,14 @@ class Context:
 
     node: str
     description: str = ""
+    key: str = ""
+    """The path of the `.key_secret` to come with; the file has no secret itself."""
+    server_key: str = ""
+    """The node's public key."""
+
+    def at(self, origin: str, where: str) -> NodeAddress:
+        """The node, as it was found."""
+        return NodeAddress(with_scheme(self.node), origin, where, self.key, self.server_key)
 
 
 @dataclass(slots=True)
@@ -124,8 +138,9 @@ def save(path: Path | None, contexts: Contexts) -> None:
         lines.append(f"current = {_quoted(contexts.current)}")
     for name, context in sorted(contexts.named.items()):
         lines += ["", f"[contexts.{_quoted(name)}]", f"node = {_quoted(context.node)}"]
-        if context.description:
-            lines.append(f"description = {_quoted(context.description)}")
+        for field_name in ("description", "key", "server_key"):
+            if text := getattr(context, field_name):
+                lines.append(f"{field_name} = {_quoted(text)}")
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = path.with_name(f".contexts-{os.getpid()}")
     try:
@@ -161,9 +176,9 @@ def resolve(
 ) -> NodeAddress:
     """The node that these say. Raises NotFound for an unknown context, BadRequest, OSError."""
     if flag is not None:
-        return NodeAddress(with_scheme(flag), "flag", "--node")
+        return NodeAddress(_local_socket(flag) or with_scheme(flag), "flag", "--node")
     if named is not None:
-        return NodeAddress(with_scheme(read().get(named).node), "flag", f"-c {named}")
+        return read().get(named).at("flag", f"-c {named}")
     if environment.get(NODE_VARIABLE):
         return NodeAddress(with_scheme(environment[NODE_VARIABLE]), "environment", NODE_VARIABLE)
     asked = environment.get(CONTEXT_VARIABLE)
@@ -172,7 +187,20 @@ def resolve(
     if not name:
         return NodeAddress(DEFAULT_NODE, "default", "")
     where = f"{CONTEXT_VARIABLE}={name}" if asked else name
-    return NodeAddress(with_scheme(contexts.get(name).node), "context", where)
+    return contexts.get(name).at("context", where)
+
+
+def _local_socket(text: str) -> str:
+    """The local socket of the node on a store directory, which takes its own user and root without
+    keys; empty for any other text. Raises NotFound, OSError."""
+    if "/" not in text or "://" in text or not Path(text).is_dir():
+        return ""
+    from node.runtime.run_files import read_control
+
+    found = read_control(Path(text))
+    if not found:
+        raise NotFound(f"no node has run on {text}", f"keelog serve {text}")
+    return found
 
 
 def node_callback(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
@@ -196,6 +224,18 @@ def chosen(ctx: click.Context, node: str) -> NodeAddress:
     return place
 
 
+def connect(node: str, timeout: float | None = None) -> "Client":
+    """A client of `node`, the value of --node, with the keys of the context that named it. Raises
+    as `keelog.connect`."""
+    import keelog
+
+    ctx = click.get_current_context(silent=True)
+    place = NodeAddress(node, "", "") if ctx is None else chosen(ctx, node)
+    keys = (place.key, place.server_key) if place.url == node else ("", "")
+    key, server_key = (text or None for text in keys)
+    return keelog.connect(node, timeout, key=key, server_key=server_key)
+
+
 def name_callback(ctx: click.Context, _parameter: click.Parameter, value: str | None) -> None:
     """The callback of -c: the name is looked up at once, so that none is wrong in silence."""
     if value is None:
@@ -216,11 +256,9 @@ def complete_names(_ctx: click.Context, _parameter: click.Parameter, incomplete:
 
 def complete_topics(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[Any]:
     """The node's topics that begin with the word; none where no node replies in time."""
-    import keelog
-
     try:
-        place = find(ctx, ctx.params.get("node"))
-        with keelog.connect(place.url, timeout=TOPICS_S_MAX) as client:
+        place = ctx.meta[_PLACE] = find(ctx, ctx.params.get("node"))
+        with ctx.scope(cleanup=False), connect(place.url, timeout=TOPICS_S_MAX) as client:
             names = [info.topic for info in client.topics()]
     except (MqError, OSError):
         return []

@@ -129,9 +129,10 @@ SUBJECTS = {
         "send, read, export, find messages", ("produce", "consume", "export", "msg", "dead")
     ),
     "topics": Subject("list, make, remove topics", ("topic", "group")),
+    "users": Subject("users, and what they may do", ("user", "acl")),
     "store": Subject("read, check, mend, export a directory, without a node", ("store",)),
     "replica": Subject("promote, demote, rewind the store of a replica", ("replica",)),
-    "settings": Subject("settings files, and names for nodes", ("config", "context")),
+    "settings": Subject("settings files, names for nodes, and keys", ("config", "context", "key")),
     "load": Subject("put a node under load", ("bench",)),
     "spark": Subject("Spark jobs on a store", ("spark",)),
     "rocketmq": Subject("for hands that know mqadmin, and a broker's files", ("demo",), MQADMIN),

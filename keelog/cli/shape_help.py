@@ -19,6 +19,7 @@ from workers.rebuild import RebuildReport
 
 _TRUTH = "true or false"
 _FIGURES = "text, and its figures"
+_KEY: shapes.Shape = {"public_key": "text: 40 characters", "file": "text: where it is"}
 FINDING: shapes.Shape = {
     "severity": "error or warning",
     "kind": "torn_tail, bad_magic, bad_size, bad_crc, wrong_place, gap, …",
@@ -65,6 +66,21 @@ QUEUE: shapes.Shape = {
     "max_offset": "integer: of the next message",
 }
 
+_USER: shapes.Shape = {
+    "name": "text",
+    "type": "Super or Normal",
+    "status": "enable or disable",
+    "has_password": _TRUTH,
+    "public_keys": ["text"],
+    "changed_ms": "integer",
+}
+_ENTRY: shapes.Shape = {
+    "policy": "Custom or Default",
+    "resource": "text",
+    "actions": ["text"],
+    "sources": ["text"],
+    "decision": "Allow or Deny",
+}
 _OF_COMMANDS: dict[str, shapes.Shape | tuple[shapes.Shape, ...]] = {
     "health": shape_of(HealthStatus),
     "status": STATUS,
@@ -205,6 +221,9 @@ _OF_COMMANDS: dict[str, shapes.Shape | tuple[shapes.Shape, ...]] = {
         "where": "text: the file, variable or context: with --origin",
     },
     "config check": shape_of(SettingProblem),
+    "key init": _KEY,
+    "key new": _KEY,
+    "key show": _KEY,
     "context ls": {
         **shapes.texts("name", "node", "description"),
         "current": "true or false: whether it is in use",
@@ -233,6 +252,17 @@ _OF_COMMANDS: dict[str, shapes.Shape | tuple[shapes.Shape, ...]] = {
         "rates": [{"topic": _FIGURES}],
         "tag_rates": [{"topic": _FIGURES}],
     },
+    "user create": {**_USER, "password": "text: only one that was made"},
+    "user ls": _USER,
+    "user show": {**_USER, "entries": [_ENTRY]},
+    "user set": {**_USER, "password": "text: only one that was made"},
+    "user rm": {"name": "text", "deleted": _TRUTH, "entries": "integer: of the list"},
+    "user import": {"name": "text", "imported": _TRUTH},
+    "acl allow": {"user": "text", **_ENTRY},
+    "acl deny": {"user": "text", **_ENTRY},
+    "acl ls": {"user": "text", **_ENTRY},
+    "acl rm": {"user": "text", "deleted": "integer: entries"},
+    "acl check": {"user": "text", "allowed": _TRUTH, "why": "text", "entry": "null, or an entry"},
     "demo": {
         "sent": "integer",
         "left_out": {"REASON": "integer"},

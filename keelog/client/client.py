@@ -30,6 +30,7 @@ from keelog.client.options import (
 from keelog.client.send.encode import cancelling
 from keelog.client.send.producer import Producer
 from keelog.client.transport.exchange import Retry
+from keelog.client.transport.keys import PathText, client_keys
 from keelog.client.transport.routes import Routes, check_gateway
 from protocol.errors import BusyError, MqError
 
@@ -42,6 +43,8 @@ def connect(
     retry: Retry | None = None,
     *,
     read_from: str | None = None,
+    key: PathText | None = None,
+    server_key: PathText | None = None,
 ) -> "Client":
     """A client of the node whose control socket listens at `url`.
 
@@ -52,8 +55,13 @@ def connect(
 
     `read_from` is the control address of a replica of that node: pulls, look-ups and queue bounds
     are answered there, and there alone. They show a message a moment after its send has returned.
+
+    `key` and `server_key` are for nodes with keys (docs/curve.md): the path of your `.key_secret`,
+    and the node's public key, or the path of its file. All that goes over TCP is encrypted then.
+    Raises NotAllowed where one of both does not know the other, BadKey for a file that others may
+    read.
     """
-    core = ClientCore(url, timeout, retry, read_from)
+    core = ClientCore(url, timeout, retry, read_from, client_keys(key, server_key))
     try:
         run(core, core.open())
     except BaseException:
@@ -213,7 +221,7 @@ class Client(CoreOwner):
         (b'ripe', 'peaches')
         """
         settings = self._core.consumer_settings(group, topics, options)
-        check_gateway(self.routes(), self.endpoint)
+        check_gateway(self.routes(), self.endpoint, settings.tls is not None)
         member = ConsumerThread(self._core, settings)
         self._core.adopt_member(member)
         return Consumer(member, self.timeout)

@@ -56,6 +56,7 @@ from keelog.client.subscription import (
 from keelog.client.transport import exchange
 from keelog.client.transport.direct import Channel, ChannelPool, PullChannel
 from keelog.client.transport.io_thread import IoThread
+from keelog.client.transport.keys import ClientKeys
 from keelog.client.transport.routes import Routes, local_ip
 from protocol import errors
 from protocol.ids import Host
@@ -81,6 +82,7 @@ class ClientCore:
         timeout: float | None,
         retry: exchange.Retry | None,
         read_from: str | None = None,
+        keys: ClientKeys | None = None,
     ) -> None:
         """Starts the I/O thread, and one more for `read_from`. Raises BadRequest for an address
         that cannot be, NotAllowed where the program has no threads."""
@@ -93,11 +95,11 @@ class ClientCore:
         self._forks = _forks
         if read_from is not None:
             read_from = node_endpoint(read_from)
-        self.io = self.reading = IoThread(self.endpoint, self.retry)
+        self.io = self.reading = IoThread(self.endpoint, self.retry, keys)
         """They carry calls to the writer, and calls to readers."""
         if read_from is not None:
             try:
-                self.reading = IoThread(read_from, self.retry)
+                self.reading = IoThread(read_from, self.retry, keys)
             except BaseException:
                 self.io.stop(CLOSE_TIMEOUT_S)
                 raise

@@ -22,6 +22,7 @@ from protocol.remoting import codes, headers, java_json
 from protocol.remoting.frame_reader import ROOM_BYTES, FrameReader, frame_head
 
 if TYPE_CHECKING:
+    from keelog.gateway.guard import AskingUser
     from keelog.gateway.service import GatewayService
 
 log = logging.getLogger("keelog.gateway")
@@ -41,10 +42,16 @@ IDLE_S_MAX = 120.0
 """A connection on which nothing was read for longer is closed: clients beat every 30 s."""
 FRAME_S_MAX = 120.0
 """A connection of which a frame has begun, and does not come to its end, is closed."""
+LOGIN_S_MAX = 10.0
+"""Where users must log in: a connection without a good signature is closed after this time."""
+STRANGERS_BYTES_MAX = 64 * 1024 * 1024
+"""Where users must log in: of all connections without a good signature, as BUFFERED_BYTES_MAX. So
+strangers end no connection of a user."""
 _NUMBERS = count(1)
 
 Body = bytes | bytearray | memoryview
 NO_EXT: Mapping[str, str] = {}
+_NO_BODY = memoryview(b"")
 
 
 class Reply(NamedTuple):
@@ -74,6 +81,7 @@ class EndReason(StrEnum):
     SILENT = "silent"
     CROWD = "crowd"
     MEMORY = "memory"
+    LOGIN = "login"
 
 
 @dataclass(slots=True, eq=False)
@@ -84,6 +92,16 @@ class Request:
     header: headers.RemotingHeader
     body: memoryview
     is_open: bool = True
+    asker: "AskingUser | None" = None
+    """The user who sent it; None where nobody must say so."""
+
+    def forget_fields(self) -> None:
+        """They and the body are read: until it is answered it costs little memory."""
+        known = self.header
+        self.header = headers.RemotingHeader(
+            known.code, known.opaque, known.flag, serialization=known.serialization
+        )
+        self.body = _NO_BODY
 
     def answer(self, reply: Reply) -> None:
         """Sends the answer; nothing for a one-way request, or when it was answered before."""
@@ -143,6 +161,10 @@ class ConnectionBuffers:
         self.held = 0
         self._limit = limit
         self._holders: dict[RemotingConnection, int] = {}
+        self._strange = 0
+        """Of `held`: of connections that are not known."""
+        self.strangers_limit: int | None = None
+        """For those; None where nobody must log in."""
 
     def note(self, connection: "RemotingConnection", now: int) -> None:
         """A connection holds this number of bytes now."""
@@ -153,17 +175,38 @@ class ConnectionBuffers:
         if self.held > self._limit and now > before:
             self.count_anew()
             self._shrink()
+        if self.strangers_limit is not None and not connection.is_known:
+            self._strange += now - before
+            if self._strange > self.strangers_limit and now > before:
+                self.count_anew()
+                self._shrink_strangers(self.strangers_limit)
+
+    def is_of_user(self, connection: "RemotingConnection") -> None:
+        """A user has logged in: what the connection holds is no stranger's any more."""
+        if self.strangers_limit is not None and not connection.is_known:
+            self._strange -= self._holders.get(connection, 0)
 
     def count_anew(self) -> None:
         """What was sent in the meantime is not noted by itself."""
         self._holders = {one: now for one in self._holders if (now := one.buffered_bytes)}
         self.held = sum(self._holders.values())
+        self._strange = sum(now for one, now in self._holders.items() if not one.is_known)
 
     def _shrink(self) -> None:
         while self.held > self._limit:
             greediest = max(self._holders, key=self._holders.__getitem__)
             why = f"the connections hold {self.held} bytes, this one {self._holders[greediest]}"
             self.held -= self._holders.pop(greediest)
+            greediest.end(EndReason.MEMORY, why)
+
+    def _shrink_strangers(self, limit: int) -> None:
+        strangers = {one: now for one, now in self._holders.items() if not one.is_known}
+        while self._strange > limit:
+            greediest = max(strangers, key=strangers.__getitem__)
+            size = strangers.pop(greediest)
+            why = f"those who have not logged in hold {self._strange} bytes, this one {size}"
+            self.held -= self._holders.pop(greediest)
+            self._strange -= size
             greediest.end(EndReason.MEMORY, why)
 
 
@@ -173,6 +216,7 @@ _EVENTS = {
     EndReason.SILENT: "a connection was silent",
     EndReason.CROWD: "too many connections",
     EndReason.MEMORY: "a connection holds too much memory",
+    EndReason.LOGIN: "a client has not logged in",
 }
 
 
@@ -194,6 +238,14 @@ class RemotingConnection(asyncio.BufferedProtocol):
     heard_at: float = 0.0
     number: bytes = field(default_factory=lambda: b"%d" % next(_NUMBERS))
     """Its name among the peers of held pulls."""
+    is_encrypted: bool = False
+    """Whether it came by TLS."""
+    logins: dict[str, tuple[float, int]] = field(default_factory=dict)
+    """By user, each of whom has signed a request on it: until when, and for which table of users,
+    that proves who sends others (TRUST_S of the guard)."""
+    is_known: bool = False
+    """Whether a user has logged in on it, or it came when nobody had to."""
+    came_at: float = 0.0
     is_closed: bool = False
     is_unread: bool = False
     """The client does not read what was sent."""
@@ -208,7 +260,8 @@ class RemotingConnection(asyncio.BufferedProtocol):
     """Requests that were read wait until it does."""
     _transport: asyncio.Transport | None = None
     _descriptor: int = -1
-    """Of the transport's socket, which is open until `is_closed`."""
+    """Of the transport's socket, which is open until `is_closed`; -1 with TLS: what is written to a
+    descriptor goes out as it is."""
 
     def __post_init__(self) -> None:
         self._reader = FrameReader(shared=self.handler.buffers.room)
@@ -225,11 +278,19 @@ class RemotingConnection(asyncio.BufferedProtocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         transport.set_write_buffer_limits(high=PAUSE_BYTES)
-        self._descriptor = transport.get_extra_info("socket").fileno()
-        self.peer = _host(*transport.get_extra_info("peername")[:2])
+        self.is_encrypted = transport.get_extra_info("ssl_object") is not None
+        if not self.is_encrypted:
+            self._descriptor = transport.get_extra_info("socket").fileno()
+        if name := transport.get_extra_info("peername"):  # else it was reset in this moment
+            self.peer = _host(*name[:2])
         self.address = str(_host(*transport.get_extra_info("sockname")[:2]))
-        self.heard_at = monotonic()
+        self.heard_at = self.came_at = monotonic()
         self.handler.came(self)
+
+    def logged_in(self) -> None:
+        """A user has logged in on it."""
+        self.handler.buffers.is_of_user(self)
+        self.is_known = True
 
     def connection_lost(self, _: Exception | None) -> None:
         self.is_closed = True
@@ -341,16 +402,19 @@ class RemotingConnection(asyncio.BufferedProtocol):
     def _write(self, transport: asyncio.Transport, pieces: list[Body]) -> int:
         """Writes what the network takes at once, without a copy: how many bytes. The transport
         writes the rest, meets an error too, and ends the connection then."""
-        if transport.get_write_buffer_size():
+        if self.is_encrypted or transport.get_write_buffer_size():
             return 0  # what was sent before goes first
         try:
             return os.writev(self._descriptor, pieces)
         except OSError:
             return 0
 
-    def close_if_idle(self, now: float) -> None:
-        """Ends a connection on which nothing came for IDLE_S_MAX, and one of which a frame began
-        FRAME_S_MAX ago."""
+    def close_if_idle(self, now: float, must_log_in: bool = False) -> None:
+        """Ends a connection on which nothing came for IDLE_S_MAX, one of which a frame began
+        FRAME_S_MAX ago, and where users must log in one on which none has for LOGIN_S_MAX."""
+        if must_log_in and not self.is_known and now - self.came_at > LOGIN_S_MAX:
+            self.end(EndReason.LOGIN, f"for {LOGIN_S_MAX:.0f} s")
+            return
         if now - self.heard_at > IDLE_S_MAX:
             self.end(EndReason.SILENT, f"for more than {IDLE_S_MAX:.0f} s")
         elif self._begun_at is not None and now - self._begun_at > FRAME_S_MAX:

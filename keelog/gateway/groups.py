@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from keelog.gateway.connection import Reply, Request
+from keelog.gateway.guard import check_needs
 from keelog.gateway.settings import LiveSettings
 from node.runtime.event_log import fields
 from node.runtime.process import now_ms
 from node.store.config.config_table import ConfigTable
+from protocol.access.remoting_needs import group_settings_need
 from protocol.errors import NotAllowed
 from protocol.names import SUBSCRIPTION_GROUPS_FILE, SYSTEM_GROUP_PREFIX, is_group_name
 from protocol.remoting import bodies
@@ -117,16 +119,26 @@ class Groups:
         Raises NotAllowed, BadCommand, as SubscriptionGroupManager#updateSubscriptionGroupConfig."""
         if len(request.body) > CONFIG_BYTES_MAX:
             raise BadCommand(f"settings of {len(request.body)} bytes", f"send {CONFIG_BYTES_MAX}")
-        self._configure(read_body(bodies.SubscriptionGroupConfig, request.body))
+        wanted = read_body(bodies.SubscriptionGroupConfig, request.body)
+        self._check_may(request, wanted)
+        self._configure(wanted)
         return Reply()
 
     def configure_all(self, request: Request) -> Reply:
         """225: as 200, for several groups; those before one that is refused are made."""
         if len(request.body) > CONFIGS_BYTES_MAX:
             raise BadCommand(f"settings of {len(request.body)} bytes", f"send {CONFIGS_BYTES_MAX}")
-        for wanted in read_body(bodies.GroupConfigs, request.body).group_config_list:
+        groups = read_body(bodies.GroupConfigs, request.body).group_config_list
+        for wanted in groups:
+            self._check_may(request, wanted)
+        for wanted in groups:
             self._configure(wanted)
         return Reply()
+
+    def _check_may(self, request: Request, wanted: bodies.SubscriptionGroupConfig) -> None:
+        """Raises NotAllowed."""
+        is_new = not self.has(wanted.group_name)
+        check_needs(request, (group_settings_need(wanted.group_name, is_new=is_new),))
 
     def _configure(self, wanted: bodies.SubscriptionGroupConfig) -> None:
         name = wanted.group_name

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from keelog.client.core import ClientCore
 from keelog.gateway import offsets, pulls, to_clients
-from keelog.gateway.admin import broker_info, groups, topics
+from keelog.gateway.admin import broker_info, groups, topics, users
 from keelog.gateway.connection import Reply, Request, json_reply
 from keelog.gateway.sending.sends import no_recall
 from keelog.gateway.settings import UNIT_FLAG, UNIT_SUB_FLAG
@@ -44,7 +44,6 @@ _PULLS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 Handle = Callable[[Request], Any]
 Declared = Callable[..., Any]
 """Takes the request, and its fields where its code declares some."""
-_ACL = "a node has no users and no access lists"
 _FILES = "the node does it by itself, by delete_when and the room on the disk"
 _POP = "POP is not offered"
 _NAME_SERVER = "a node is its own name server, without settings of one"
@@ -69,7 +68,6 @@ REFUSED: Mapping[int, str] = {
         range(RequestCode.POP_LITE_MESSAGE, RequestCode.TRIGGER_LITE_DISPATCH + 1), _LITE
     ),
     **dict.fromkeys(range(2001, 2005), _COLD),
-    **dict.fromkeys(range(RequestCode.AUTH_CREATE_USER, RequestCode.AUTH_LIST_ACL + 1), _ACL),
     **dict.fromkeys(range(RequestCode.POP_MESSAGE, RequestCode.POLLING_INFO + 1), _POP),
     RequestCode.BATCH_ACK_MESSAGE: _POP,
     RequestCode.QUERY_ASSIGNMENT: _POP,
@@ -95,7 +93,9 @@ class Handlers:
         self._groups = groups.GroupHandlers(*parts, service.asked, service.look_up)
         self._look_ups = pulls.LookUps(core, root, service.look_up, service.readable)
         sends, asked, address = service.sends, service.asked, known.name.address
-        self._replies = to_clients.Replies(sends, members, asked, address, live)
+        reply_topic = known.name.reply_topic
+        self._replies = to_clients.Replies(sends, members, asked, address, live, reply_topic)
+        self._users = users.UserHandlers(core, service.guard.table, service.changed_users)
         places, known_groups = service.places, service.groups
         self._offsets = offsets.Offsets(
             known, commits, facts, resets, known_groups, members, places
@@ -105,6 +105,7 @@ class Handlers:
         """By code: the handler with its fields decoded."""
         clients, refused = self.of_clients(), dict.fromkeys(REFUSED, _refuse)
         tools = {**self._of_broker(), **self._of_groups(), **refused, **self._of_slaves()}
+        tools |= self._of_users()
         found = {code: _decoding(code, handle) for code, handle in {**clients, **tools}.items()}
         settings = self._service.live.now
         if not settings.recall_message_enable:
@@ -226,6 +227,11 @@ class Handlers:
             code.CONSUME_MESSAGE_DIRECTLY: groups.consume,
         }
 
+    def _of_users(self) -> dict[int, Declared]:
+        asked = self._users
+        changes: dict[int, Declared] = dict.fromkeys(users.CHANGES, asked.change)
+        return {**changes, 3004: asked.user, 3005: asked.users, 3009: asked.acl, 3010: asked.acls}
+
     def turn(self, now: float) -> None:
         """Counts and saves when that is due. Call it each second or so."""
         self._counts.look(now)
@@ -233,6 +239,12 @@ class Handlers:
 
     def close(self) -> None:
         self._names.file.close()
+
+
+def not_served(settings: Settings) -> frozenset[int]:
+    """The codes that are answered with 3, whoever asks."""
+    of_controllers = {RequestCode.EXCHANGE_BROKER_HA_INFO} if settings.controller_id else set()
+    return frozenset(REFUSED) - of_controllers
 
 
 def _decoding(code: int, handle: Declared) -> Handle:

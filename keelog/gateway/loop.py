@@ -22,6 +22,9 @@ from keelog.gateway.connection import RemotingConnection
 from keelog.gateway.name_servers import OtherMasters, Registrar, promoted_at
 from keelog.gateway.service import GatewayService
 from keelog.gateway.settings import MASTER, BrokerName
+from keelog.gateway.tls_port import TlsPort
+from node.access.tls import ServerTls
+from node.access.tls_settings import client_tls, server_tls
 from node.reader.follower import ReaderSite, StoreFollower
 from node.runtime import addresses, disk, process, run_files, shortage, wakeup
 from node.runtime.event_log import fields
@@ -89,14 +92,19 @@ class Gateway:
         name_servers: Sequence[str],
         page: WorkerPage,
         zmq_: wakeup.Context,
+        tls: ServerTls | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
+        self._tls = tls
         self._core = core
         self._page = page
         self.service = GatewayService(site, core, name)
+        own_tls = client_tls(site.settings)
         is_master = not (site.settings.follow or site.settings.controller_id or name.broker_id)
-        self._others = OtherMasters(site.root, name) if is_master else None
-        self._registrar = Registrar(name_servers, name, self.service.topics, _others=self._others)
+        self._others = OtherMasters(site.root, name, own_tls) if is_master else None
+        self._registrar = Registrar(
+            name_servers, name, self.service.topics, _others=self._others, _tls=own_tls
+        )
         if site.settings.follow:
             self._registrar.follow(partial(_note_master, site.root))
         self._follower = StoreFollower(site, self.service.pulls.desk, page, zmq_)
@@ -108,7 +116,7 @@ class Gateway:
         self._timer_at = 0.0
         self._is_due = False
         self._look_at = 0.0
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[asyncio.Server | TlsPort] = []
         self._port = 0
         self._failed: asyncio.Future[None] = self._loop.create_future()
 
@@ -120,13 +128,17 @@ class Gateway:
         return f"tcp://{host}:{found}"
 
     async def _open(self, host: str, port: int) -> int:
-        server = await self._loop.create_server(
-            lambda: RemotingConnection(self.service, self._loop),
-            sock=addresses.open_port(host, port, BACKLOG),
-            backlog=BACKLOG,
-        )
+        listener = addresses.open_port(host, port, BACKLOG)
+        server: asyncio.Server | TlsPort
+        if self._tls is None:
+            server = await self._loop.create_server(self._made, sock=listener, backlog=BACKLOG)
+        else:
+            server = TlsPort(listener, self._tls, self._made, self._fail)
         self._servers.append(server)
         return int(server.sockets[0].getsockname()[1])
+
+    def _made(self) -> RemotingConnection:
+        return RemotingConnection(self.service, self._loop)
 
     async def run(self, stop: process.StopFlag) -> None:
         """Serves until the flag is set, then serves the held pulls. Raises what a turn raises."""
@@ -220,9 +232,12 @@ class Gateway:
         if now >= follower.beat_at:
             follower.beat(now, self.service.requests)
             process.met_damage.turn(now)
+        self.service.look_at_users(now)
         if now >= self._look_at:
             self._look_at = now + LOOK_S
             self.service.look_around(now)
+            if self._tls is not None:
+                self._tls.look(now)
         may_sleep = follower.ask_for_ring(self.service.link.is_answered_soon)
         sleep_ms = follower.sleep_ms(now, has_unsent=False) if may_sleep else 0
         self._turn_after(sleep_ms / 1000)
@@ -265,13 +280,14 @@ def _serve(child: process.ChildProcess, settings: Settings, stop: process.StopFl
         options.ha, _state_version(root, settings),
     )  # fmt: skip
     name_servers = tuple(filter(None, options.namesrv.split(";")))
+    tls = server_tls(settings)
     selector = AwakeSelector()
     with process.take_place(root, site.slot) as page:
         context: wakeup.Context = zmq.Context()
 
         async def serve() -> None:
             core = ClientCore(options.node, REQUEST_S, None)
-            gateway = Gateway(site, core, name, name_servers, page, context)
+            gateway = Gateway(site, core, name, name_servers, page, context, tls)
             gateway.service.link.selector = selector
             try:
                 place = addresses.parse_listen(options.bind, REMOTING_PORT)

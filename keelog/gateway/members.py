@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from itertools import count, islice
 from typing import Any
 
+from keelog.gateway.client_ids import ClientIds
 from keelog.gateway.connection import RemotingConnection, Reply, Request, json_reply, system_error
+from keelog.gateway.guard import AskingUser
 from node.runtime.event_log import fields
 from protocol.errors import BadRequest, NotAllowed
 from protocol.names import is_group_name
@@ -69,6 +71,8 @@ class GroupMember:
     beat_at: float
     language: str = ""
     version: int = 0
+    asker: AskingUser | None = None
+    """The user who sent the last heart-beat; None where nobody must say so."""
 
 
 @dataclass(slots=True)
@@ -146,6 +150,7 @@ class Members:
         """By connection: its consumer groups."""
         self._produces: dict[RemotingConnection, set[str]] = {}
         """By connection: its producer groups."""
+        self._client_ids = ClientIds()
         self._memberships = self._chars = self._lock_count = 0
         self._locks: dict[str, dict[bodies.MessageQueue, tuple[str, float]]] = {}
 
@@ -161,9 +166,13 @@ class Members:
             return False
         return (found.consume_type, found.message_model) == ("CONSUME_PASSIVELY", "CLUSTERING")
 
-    def producer_of(self, group: str) -> RemotingConnection | None:
-        """A connection of a group of producers: each in turn, first those whose client reads."""
-        members = list(self.producers.get(group, ()))
+    def producer_of(
+        self, group: str, may: Callable[[AskingUser | None], bool] | None = None
+    ) -> RemotingConnection | None:
+        """A connection of a group of producers: each in turn, first those whose client reads.
+        `may`: whether a member of this user counts; else all do."""
+        found = self.producers.get(group, {})
+        members = [one for one, member in found.items() if may is None or may(member.asker)]
         if not members:
             return None
         self._turn += 1
@@ -178,6 +187,7 @@ class Members:
         data = java_json.read_body(bodies.HeartbeatData, request.body)
         if len(data.client_id) > CLIENT_ID_CHARS_MAX:
             raise BadRequest(f"a client id of more than {CLIENT_ID_CHARS_MAX} characters")
+        self._client_ids.bind(data.client_id, request)
         request.connection.client_id = data.client_id
         fresh = []
         for producer in data.producer_data_set:
@@ -201,7 +211,9 @@ class Members:
             if len(members) >= MEMBERS_MAX:
                 raise NotAllowed(f"group {name} has {MEMBERS_MAX} producers already")
             self._join(self._produces, connection, name)
-        members[connection] = GroupMember(data.client_id, now, header.language.name, header.version)
+        members[connection] = GroupMember(
+            data.client_id, now, header.language.name, header.version, request.asker
+        )
         self.producers[name] = members
         self.producers_by_id[data.client_id] = connection
 
@@ -227,7 +239,9 @@ class Members:
         if known is not None and known.client_id != data.client_id:
             extra = fields(group=name, before=known.client_id, now=data.client_id)
             log.warning("a connection has changed its client id", extra=extra)
-        member = GroupMember(data.client_id, now, header.language.name, header.version)
+        member = GroupMember(
+            data.client_id, now, header.language.name, header.version, request.asker
+        )
         group.members[connection] = member
         if self._awaited.groups:
             self._awaited.forget(name, data.client_id)
@@ -261,6 +275,7 @@ class Members:
 
     def unregister(self, request: Request, wanted: hf.UnregisterClientHeader) -> Reply:
         """35: a client leaves a group."""
+        self._client_ids.check(wanted.client_id, request)
         if wanted.producer_group:
             self._leave_producers(wanted.producer_group, request.connection)
         if wanted.consumer_group:
@@ -293,6 +308,7 @@ class Members:
             raise NotAllowed(f"{GROUPS_MAX} groups have locked queues already")
         if len(wanted.client_id) > CLIENT_ID_CHARS_MAX:
             raise BadRequest(f"a client id of more than {CLIENT_ID_CHARS_MAX} characters")
+        self._client_ids.check(wanted.client_id, request)
         locks = self._locks.setdefault(name, {})
         granted = []
         for queue in wanted.mq_set:
@@ -315,6 +331,7 @@ class Members:
     def unlock(self, request: Request) -> Reply:
         """42: gives locks back."""
         wanted = java_json.read_body(bodies.LockBatchBody, request.body)
+        self._client_ids.check(wanted.client_id, request)
         locks = self._locks.get(wanted.consumer_group, {})
         for queue in wanted.mq_set:
             if locks.get(queue, ("", 0.0))[0] == wanted.client_id:
@@ -378,6 +395,7 @@ class Members:
 
     def went(self, connection: RemotingConnection) -> None:
         """A connection is gone, and leaves all its groups."""
+        self._client_ids.went(connection)
         for name in list(self._joined.get(connection, ())):
             self._leave(name, connection)
         for name in list(self._produces.get(connection, ())):

@@ -25,6 +25,8 @@ from keelog.client.event_loop import pass_on_error
 from keelog.gateway.connection import Reply
 from keelog.gateway.settings import MASTER, BrokerName
 from keelog.gateway.topics import Topics
+from node.access.tls import ClientTls
+from node.access.tls_settings import TlsRefused
 from node.runtime import addresses, disk, run_files
 from node.runtime.event_log import fields
 from node.store.identity import roles
@@ -60,11 +62,14 @@ class RemotingCaller(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
 
     @classmethod
-    async def connect(cls, host: str, port: int, timeout_s: float) -> Self:
-        """Raises OSError, and TimeoutError."""
+    async def connect(
+        cls, host: str, port: int, timeout_s: float, tls: ClientTls | None = None
+    ) -> Self:
+        """Raises OSError, TimeoutError, and TlsRefused for files of TLS that cannot be used."""
         loop = asyncio.get_running_loop()
+        context = None if tls is None else tls.context()
         async with asyncio.timeout(timeout_s):
-            _, caller = await loop.create_connection(cls, host, port)
+            _, caller = await loop.create_connection(cls, host, port, ssl=context)
         return caller
 
     async def ask(self, code: int, ext: Mapping[str, str], body: bytes, timeout_s: float) -> Reply:
@@ -141,8 +146,9 @@ def promoted_at(root: Path) -> int:
 class OtherMasters:
     """One for each gateway of a master that nobody elects, in the thread of its loop."""
 
-    def __init__(self, root: Path, name: BrokerName) -> None:
+    def __init__(self, root: Path, name: BrokerName, tls: ClientTls | None = None) -> None:
         self._root = root
+        self._tls = tls
         self._name = name
         self._seen: dict[str, run_files.OtherMaster] = {}
         """By name server."""
@@ -207,11 +213,11 @@ class OtherMasters:
         have come here. A name server has a machine that was lost for two minutes."""
         try:
             host, port = addresses.split_place(place)
-            with closing(await RemotingCaller.connect(host, port, ANSWER_S)) as caller:
+            with closing(await RemotingCaller.connect(host, port, ANSWER_S, self._tls)) as caller:
                 if port == own_port and caller.is_of_this_machine:
                     return False
                 reply = await caller.ask(RequestCode.GET_BROKER_CONFIG, {}, b"", ANSWER_S)
-        except (OSError, ValueError, OverflowError):
+        except (OSError, ValueError, OverflowError, TlsRefused):
             return False  # also for an address that none can be: a name server says what it heard
         lines = str(reply.body, "utf-8", "replace").splitlines()
         settings = {one.partition("=")[0].strip(): one.partition("=")[2].strip() for one in lines}
@@ -299,6 +305,7 @@ class Registrar:
     _topics: Topics
     _pace: Pace = USUAL_PACE
     _others: OtherMasters | None = None
+    _tls: ClientTls | None = None
     follows: bool = False
     """Whether the node is a replica; its owner sets it."""
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
@@ -307,7 +314,7 @@ class Registrar:
     def __post_init__(self) -> None:
         self._registration = Registration(self._name, self._topics)
         self._links = [
-            NameServerLink(one, self._registration, self._pace, self._others)
+            NameServerLink(one, self._registration, self._pace, self._others, self._tls)
             for one in self._servers
         ]
 
@@ -379,6 +386,7 @@ class NameServerLink:
     _registration: Registration
     _pace: Pace
     _others: OtherMasters | None
+    _tls: ClientTls | None = None
     heard: Callable[[run_files.MasterPlace], None] = lambda place: None
     """Gets what the answer of a slave's registration says of the master."""
     is_registered: bool | None = None
@@ -400,7 +408,7 @@ class NameServerLink:
         while True:
             try:
                 self._caller = await RemotingCaller.connect(
-                    *addresses.split_place(self.place), self._pace.answer_s
+                    *addresses.split_place(self.place), self._pace.answer_s, self._tls
                 )
                 await self._stay(self._caller)
             except (MqError, OSError) as error:

@@ -18,7 +18,7 @@ from keelog.client import messages, operations
 from keelog.client.consumer.options import SQL92, TAG
 from keelog.client.core import ClientCore
 from keelog.client.event_loop import run
-from keelog.gateway import groups, members, topics
+from keelog.gateway import groups, guard, members, topics
 from keelog.gateway.connection import RemotingConnection, Reply, Request, system_error
 from node.reader.answers import Answer, look_again
 from node.reader.pull_desk import Held, Pull, PullDesk
@@ -32,7 +32,7 @@ from node.store.query.pull import PullRequest, PullStatus, TransferLimits
 from protocol import errors, ids
 from protocol.derived.file_layouts import TAGS_KEY_PREFIX
 from protocol.record.codec import Record, stated_offset
-from protocol.remoting import bodies, headers, java_json
+from protocol.remoting import bodies, java_json
 from protocol.remoting import header_fields as hf
 from protocol.remoting.codes import BadCommand, ResponseCode
 
@@ -162,11 +162,24 @@ class Pulls:
             self._close(number, chars)
             raise
         if request.is_open:
-            # Its fields are read: a held pull costs no more than its expression.
-            header = request.header
-            request.header = headers.RemotingHeader(
-                header.code, header.opaque, header.flag, serialization=header.serialization
-            )
+            request.forget_fields()  # a held pull costs no more than its expression
+
+    def decide_again(self) -> None:
+        """Ends the held pulls whose users may not pull any more, or who never said who they are.
+        Call it when users have changed."""
+        known: dict[tuple[object, ...], errors.MqError | None] = {}
+
+        def refusal(held: Held) -> errors.MqError | None:
+            request = self._open.get(held.request_id)
+            asker = None if request is None else request.asker
+            if asker is None:
+                return guard.LoginRefused(guard.NO_LOGIN)
+            key = asker.user, asker.address, asker.needs
+            if key not in known:
+                known[key] = asker.refusal()
+            return known[key]
+
+        self.desk.end_refused(refusal)
 
     def _close(self, number: int, chars: int) -> Request | None:
         """Takes a pull out, with an expression of `chars` characters."""
@@ -378,7 +391,7 @@ class LookUps:
     _look_up: Callable[[int], Record]
     _readable: Callable[[], int]
 
-    async def by_key(self, _: Request, wanted: hf.QueryMessageHeader) -> Reply:
+    async def by_key(self, request: Request, wanted: hf.QueryMessageHeader) -> Reply:
         """12: the newest messages with a key, oldest first: up to 64 of them, or about 4 MiB.
 
         A broker compares hashes, and its client the keys; here only messages with the key count.
@@ -391,6 +404,8 @@ class LookUps:
         found = await self._newest(wanted)
         if not found:
             raise errors.NotFound("can not find message, maybe time range not correct")
+        for message in found:
+            guard.check_found(request, message.record)
         last = found[-1].record.head
         ext = {
             "indexLastUpdateTimestamp": str(last.store_timestamp),
@@ -432,9 +447,11 @@ class LookUps:
             raise damaged[0]
         return sorted(found, key=lambda message: message.physical_offset)
 
-    def by_offset(self, _: Request, wanted: hf.ViewMessageHeader) -> Reply:
+    def by_offset(self, request: Request, wanted: hf.ViewMessageHeader) -> Reply:
         """33: the message at a log offset, which its id names."""
         try:
-            return Reply(body=self._look_up(wanted.offset).raw)
+            record = self._look_up(wanted.offset)
         except errors.NotFound as error:
             return system_error(error.reason)
+        guard.check_found(request, record)
+        return Reply(body=record.raw)

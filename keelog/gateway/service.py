@@ -20,6 +20,7 @@ from keelog.gateway import connection as connections
 from keelog.gateway import handlers, offsets, to_clients, transaction_checks, transaction_ends
 from keelog.gateway.connection import EndReason, RemotingConnection, Reply, Request
 from keelog.gateway.groups import Groups
+from keelog.gateway.guard import AskingUser, Guard, LoginRefused
 from keelog.gateway.members import AwaitedMembers, Members
 from keelog.gateway.places import ClientPlaces, GroupQueuePlace, PlaceVerdict, WaitingResets
 from keelog.gateway.pulls import COMMIT, Pulls, moved_reply
@@ -28,14 +29,19 @@ from keelog.gateway.sending.stored_properties import DelayRules, retry_topic
 from keelog.gateway.sending.writer_link import WriterLink
 from keelog.gateway.settings import BrokerName, LiveSettings
 from keelog.gateway.topics import Topics
+from node.access.audit import GATEWAY_AUDIT_FILE, AuditLog
+from node.access.user_table import UserTable
 from node.reader.answers import look_again
 from node.reader.follower import ReaderSite, open_fitting, transfer_limits
 from node.runtime import disk, shortage, state_page, stats, stats_series, stored_times
 from node.runtime.event_log import fields
 from node.runtime.process import met_damage, now_ms
 from node.runtime.run_files import read_members, write_members
+from node.runtime.settings import Settings
 from node.store.config.topics_file import TopicsFile
 from protocol import errors, names
+from protocol.access.decision import Action
+from protocol.access.needs import topic_needs
 from protocol.record.codec import Record
 from protocol.remoting.codes import ResponseCode
 from protocol.remoting.header_fields import PullMessageHeader
@@ -67,6 +73,9 @@ _GOOD = frozenset(
 class GatewayService:
     """Takes the requests of all connections, in the thread of the loop."""
 
+    is_guarded = False
+    """Whether requests must prove who sent them."""
+
     def __init__(self, site: ReaderSite, core: ClientCore, name: BrokerName) -> None:
         store, settings = open_fitting(site), site.settings
         self.requests = 0
@@ -93,14 +102,13 @@ class GatewayService:
         self.pulls = Pulls(store, topics, members, groups, limits, site.shards)
         run_dir, gathering = state_page.run_dir(store.root), self.buffers.gathering
         self.link = link = WriterLink(core, run_dir, settings, gathering)
-        levels = len(settings.delay_levels_ms)
-        delays = DelayRules(levels, settings.timer_max_delay_sec * 1000, name.broker)
+        delays = _delay_rules(settings, name.broker)
         self.sends = Sends(link, topics, groups, name.cluster, delays, settings, self.look_up)
         self.ends = ends = transaction_ends.Ends(link, topics, self.look_up, settings, delays)
-        sets, producer = partial(stored_times.clock_sets, store.root), members.producer_of
         self.checks = transaction_checks.Checks(
-            core, link, topics, ends, producer, name.broker, settings, sets
-        )
+            core, link, topics, ends, self._producer_of, name.broker, settings,
+            partial(stored_times.clock_sets, store.root),
+        )  # fmt: skip
         self.asked = to_clients.ClientRequests()
         self.answered = self.asked.answered
         self.places = ClientPlaces(self._generation_of, self.readable)
@@ -111,6 +119,8 @@ class GatewayService:
         self._checking: asyncio.Future[None] | None = None
         self.before_reading: Callable[[float], None] = lambda now: None
         """Takes in how far the log has grown; its owner sets it."""
+        self.guard = _guard_of(store.root, settings, name.cluster)
+        self._users_changed()
         self._handlers = handlers.Handlers(self, store.root, core)
         self._table = self._handlers.table()
 
@@ -137,6 +147,46 @@ class GatewayService:
         now = monotonic()
         self.before_reading(now)
         return now
+
+    # Users
+
+    def look_at_users(self, now: float) -> None:
+        """Takes in that users have changed. Call it several times a second. Raises StoreMoved."""
+        if self.guard.table.look(now):
+            self._users_changed()
+
+    def changed_users(self) -> None:
+        """This gateway has asked for a change: it counts for the next request."""
+        self.guard.table.current()
+        self._users_changed()
+
+    def _users_changed(self) -> None:
+        was_guarded, self.is_guarded = self.is_guarded, self.guard.is_on
+        if self.is_guarded and not was_guarded:
+            for connection in self.connections:
+                connection.is_known = True  # it came when nobody had to log in
+        self.buffers.strangers_limit = connections.STRANGERS_BYTES_MAX if self.is_guarded else None
+        self.buffers.count_anew()
+        if self.is_guarded:
+            self.pulls.decide_again()
+
+    def _producer_of(self, group: str, topic: str) -> RemotingConnection | None:
+        """A producer of a group that may be asked for a transaction: the question has the message,
+        of this topic, and whoever beats may name the group."""
+        if not self.is_guarded:
+            return self.members.producer_of(group)
+        needs = topic_needs(topic, Action.PUB)
+        known: dict[tuple[str, str], bool] = {}
+
+        def may(asker: AskingUser | None) -> bool:
+            if asker is None:
+                return False
+            key = asker.user.name, asker.address
+            if key not in known:
+                known[key] = asker.may(needs)
+            return known[key]
+
+        return self.members.producer_of(group, may)
 
     # Connections
 
@@ -165,7 +215,7 @@ class GatewayService:
         self.buffers.count_anew()
         self._stats.publish(self)
         for connection in list(self.connections):
-            connection.close_if_idle(now)
+            connection.close_if_idle(now, self.is_guarded)
 
     def _show_members(self, now: float) -> None:
         """Writes the file of the members: soon after a change of them, else when they pull."""
@@ -187,6 +237,8 @@ class GatewayService:
             text = f" request type {request.header.code} not supported"
             request.answer(Reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=text))
             return
+        if self.is_guarded and not self._lets_pass(request):
+            return
         try:
             found = handle(request)
         except (errors.MqError, OSError) as error:
@@ -196,6 +248,20 @@ class GatewayService:
             self._begin(found, partial(self._refuse, request), request)
         elif found is not None:
             request.answer(found)
+
+    def _lets_pass(self, request: Request) -> bool:
+        """Whether the user who sent a request may; refuses it else."""
+        try:
+            self.guard.admit(request)
+        except LoginRefused as error:
+            request.forget_fields()  # the refusal may come late
+            refuse = partial(self._refuse, request, error)
+            self.guard.failures.answer(request.connection, refuse, monotonic())
+        except (errors.MqError, OSError) as error:
+            self._refuse(request, error)
+        else:
+            return True
+        return False
 
     def _begin(
         self,
@@ -272,6 +338,8 @@ class GatewayService:
     ) -> None:
         """The place of a member that came back with it: sound if the group has committed it."""
         known = await self.commits.committed(*place) or 0
+        if request.asker is not None and (refused := request.asker.refusal()) is not None:
+            raise refused  # it would be held, and users have changed in the meantime
         if wanted.queue_offset > known:
             text = f"topic {place.topic} was removed: the group's place in it is {known}"
             request.answer(moved_reply(known, text))
@@ -314,7 +382,19 @@ class GatewayService:
         self.link.close()
         self.groups.close()
         self._handlers.close()
+        self.guard.close()
         self._stats.close(self)
+
+
+def _delay_rules(settings: Settings, broker: str) -> DelayRules:
+    levels = len(settings.delay_levels_ms)
+    return DelayRules(levels, settings.timer_max_delay_sec * 1000, broker)
+
+
+def _guard_of(root: Path, settings: Settings, cluster: str) -> Guard:
+    """Raises UnsafeUsers, StoreDamaged."""
+    audit = AuditLog(root, GATEWAY_AUDIT_FILE)
+    return Guard(UserTable(root), settings, cluster, audit, handlers.not_served(settings))
 
 
 def connections_max() -> int:

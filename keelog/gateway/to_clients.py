@@ -18,12 +18,15 @@ from itertools import count
 from typing import Any
 
 from keelog.gateway.connection import Body, RemotingConnection, Reply, Request
+from keelog.gateway.guard import check_needs
 from keelog.gateway.members import Members
 from keelog.gateway.sending.sends import Sends
 from keelog.gateway.sending.writer_link import FutureSlot
 from keelog.gateway.settings import SEND_EXT, LiveSettings
 from node.runtime.event_log import fields
 from node.runtime.process import now_ms
+from protocol.access.decision import Action
+from protocol.access.needs import topic_needs
 from protocol.errors import MqError, NodeBusy
 from protocol.record.properties import decode_raw_properties
 from protocol.record.waiting import RealPlace
@@ -103,10 +106,13 @@ class Replies:
     _asked: ClientRequests
     _store_host: str
     _live: LiveSettings
+    _topic: str
+    """Of replies: only who may send there pushes to clients."""
     _pushed_bytes: int = 0
 
     def take(self, request: Request, wanted: SendMessageHeader) -> Coroutine[Any, Any, Reply]:
-        """324, 325: pushes a reply, then stores it."""
+        """324, 325: pushes a reply, then stores it. Raises NotAllowed."""
+        check_needs(request, topic_needs(self._topic, Action.PUB))
         return self._push_and_store(request, wanted, bytes(request.body))
 
     async def _push_and_store(

@@ -15,6 +15,7 @@ from keelog.client.core import ClientCore
 from keelog.client.event_loop import run
 from keelog.gateway import settings
 from keelog.gateway.connection import Reply, Request, json_reply
+from keelog.gateway.guard import seen_topics
 from node.store.config import topics_file
 from node.store.config.topics_file import PERM_DEFAULT, PERM_INHERIT, Topic, TopicsFile
 from protocol.errors import UnknownTopic
@@ -166,7 +167,7 @@ class Topics:
 
     # Requests
 
-    def route(self, request: Request, wanted: hf.TopicHeader) -> Reply:
+    def route(self, request: Request, wanted: hf.RouteHeader) -> Reply:
         """105: the one broker of a topic, and its queues."""
         known = self._known(wanted.topic, self.find(wanted.topic))
         if known is None:
@@ -185,10 +186,10 @@ class Topics:
         info = bodies.ClusterInfo({name: broker}, {self.name.cluster: (name,)})
         return Reply(body=write_body(info, standard=hf.wants_standard_json(request.header, False)))
 
-    def names(self, _: Request) -> Reply:
-        """206: the names of all topics."""
+    def names(self, request: Request) -> Reply:
+        """206: the names of all topics, or of those that the user may see."""
         self.look()
-        return json_reply(bodies.TopicList(tuple(sorted(self._file.topics))))
+        return json_reply(bodies.TopicList(seen_topics(request, sorted(self._file.topics))))
 
     def config(self, _: Request, wanted: hf.TopicHeader) -> Reply:
         """351: the settings of one topic."""

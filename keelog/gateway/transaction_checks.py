@@ -27,6 +27,7 @@ from node.runtime.event_log import fields
 from node.runtime.settings import Settings
 from node.runtime.stored_times import Arrivals, ClockSet, Moment, moment
 from protocol import errors, names
+from protocol.access.needs import topic_that_counts
 from protocol.record.codec import Record
 from protocol.record.waiting import RealPlace
 from protocol.remoting import codes, headers, java_json
@@ -138,14 +139,15 @@ def judge(half: Record, settings: Settings, age_ms: int, is_fresh: bool) -> Half
 
 @dataclass(eq=False)
 class Checks:
-    """One for each gateway. `_producer` finds a connection of a group of producers; `_clock_sets`
-    returns how the clock was set until then, as far as anybody knows."""
+    """One for each gateway. `_producer` finds a connection of a group of producers, to which
+    messages of a topic may be shown; `_clock_sets` returns how the clock was set until then, as far
+    as anybody knows."""
 
     _core: ClientCore
     _link: WriterLink
     _topics: topics.Topics
     _ends: transaction_ends.Ends
-    _producer: Callable[[str], RemotingConnection | None]
+    _producer: Callable[[str, str], RemotingConnection | None]
     _broker: str
     _settings: Settings
     _clock_sets: Callable[[Moment], Sequence[ClockSet]]
@@ -306,7 +308,7 @@ class Checks:
     def _ask(self, half: Record, again: Receipt) -> None:
         """39: nobody waits for the answer, which is an end of the transaction (37)."""
         group = half.properties.get(halves.PRODUCER_GROUP, "")
-        connection = self._producer(group)
+        connection = self._producer(group, topic_that_counts(half.topic, half.properties_raw))
         if connection is None:
             log.warning("no producer can be asked", extra=fields(group=group))
             return

@@ -22,6 +22,7 @@ from typing import Any
 
 from keelog.client.results import Receipt
 from keelog.gateway.connection import Reply, Request, system_error
+from keelog.gateway.guard import check_found
 from keelog.gateway.sending import half as halves
 from keelog.gateway.sending.sends import WAITING_BYTES_MAX
 from keelog.gateway.sending.stored_properties import DelayRules, real_place_of
@@ -73,6 +74,7 @@ class Ends:
             half = self._look_up(wanted.commit_log_offset)
         except errors.NotFound:
             return system_error("Find prepared transaction message failed")
+        check_found(request, half)
         refused = self._checked(half, wanted)
         if refused is not None:
             return refused

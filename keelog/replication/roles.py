@@ -11,14 +11,15 @@ afterwards it can follow.
 """
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from keelog.replication.replica.comparison import same_up_to
 from keelog.replication.replica.log_copy import log_bytes
-from keelog.replication.replica.master_link import ask_facts
+from keelog.replication.replica.master_link import ANSWER_S, ask_facts, connect_to
+from node.access.tls_settings import client_tls
 from node.runtime import disk, locks, run_files
 from node.runtime.process import now_ms
 from node.runtime.settings import Settings
@@ -99,7 +100,7 @@ def promote(root: Path, settings: Settings, though_alive: bool = False) -> Promo
                 f": {acknowledged - found.end} bytes are missing",
                 "promote another replica; this one may follow it then",
             )
-        master_end = _master_end(state, though_alive)
+        master_end = _master_end(state, settings, though_alive)
         checkpoints.clear_clean(place)
         epoch = recovery.carry_out(found, settings.enabled_append_prop_crc)
         topics = add_topics_of_log(found, settings, state.topics_end)
@@ -150,10 +151,19 @@ def _last_offset(store: StoppedStore, queue: ids.Queue) -> int:
     return -1 if last is None else last.physical_offset
 
 
-def _master_end(state: run_files.FollowState, though_alive: bool) -> int:
-    """The end of the master's log. Raises MasterLives."""
-    facts = ask_facts(state.remoting, with_segments=False) if state.remoting else None
+def _master_end(state: run_files.FollowState, settings: Settings, though_alive: bool) -> int:
+    """The end of the master's log. Raises MasterLives, also for one that speaks TLS and does not
+    answer: it may take this node for a stranger."""
+    place = state.remoting
+    if not place:
+        return state.master_end
+    facts = ask_facts(place, with_segments=False, tls=client_tls(settings))
     if facts is None:
+        if not though_alive and _speaks_tls(place):
+            raise MasterLives(
+                f"somebody speaks TLS at {place}, where the master was, and gives no answer",
+                "give the settings tls_* of the node with -X; --force promotes all the same",
+            )
         return state.master_end
     if not though_alive:
         raise MasterLives(
@@ -161,6 +171,14 @@ def _master_end(state: run_files.FollowState, though_alive: bool) -> int:
             "stop it first, so that nobody sends to it any more; --force promotes all the same",
         )
     return facts.end
+
+
+def _speaks_tls(place: str) -> bool:
+    from node.access.tls import speaks_tls
+
+    with suppress(OSError), connect_to(place, ANSWER_S, None) as connected:
+        return speaks_tls(connected)
+    return False
 
 
 def demote(root: Path, source: str) -> roles.StoreRole:

@@ -11,6 +11,7 @@ from typing import Any
 
 import zmq
 
+from node.access.known_keys import gate_of
 from node.reader import answers as lookups
 from node.reader.answers import Answer
 from node.reader.follower import ReaderSite, StoreFollower, open_fitting, transfer_limits
@@ -24,6 +25,7 @@ from node.runtime.state_page import RUNNING, STOPPING, WorkerPage
 from node.runtime.stats import Counts, StatsPage, TopicCounts
 from node.runtime.wakeup import READER, Context
 from node.serving import request_server
+from node.serving.curve_server import open_server
 from node.store.config.topics_file import TopicsFile
 from node.store.opening import RunningStore
 from node.store.query.pull import TransferLimits
@@ -336,6 +338,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = process.child_parser("node.reader.loop", __doc__)
     parser.add_argument("--bind", default=f"tcp://127.0.0.1:{DEFAULT_PORT + 2}")
     parser.add_argument("--local", default="", metavar="IPC", help="for clients of this machine")
+    parser.add_argument("--keys", action="store_true", help="clients over TCP come with keys")
     parser.add_argument("--index", type=int, default=0, metavar="I", help="which reader this is")
     parser.add_argument(
         "--shards", type=int, default=1, metavar="N", help="how many queue workers the node has"
@@ -361,9 +364,11 @@ def _serve(child: process.ChildProcess, settings: Settings, stop: process.StopFl
     with process.take_place(root, site.slot) as page:
         context: Context = zmq.Context()
         bulk = request_server.bulk_socket(options.local) if options.local else ""
-        server = request_server.Server(
-            context, options.bind, FRAME_BYTES_MAX, ANSWERS_MAX, local=options.local, bulk=bulk
-        )
+        gate = gate_of(root) if options.keys else None
+        server = open_server(
+            gate, context, options.bind, frame_bytes_max=FRAME_BYTES_MAX, answers_max=ANSWERS_MAX,
+            local=options.local, bulk=bulk,
+        )  # fmt: skip
         reader = Reader(site, server, page, context)
         child.report_ready(server.endpoint)
         reader.run(stop)

@@ -318,6 +318,14 @@ class PullDesk:
                     self._finish(held, error)
         self.wake_all()
 
+    def end_refused(self, refusal: Callable[[Held], errors.MqError | None]) -> None:
+        """Ends the held pulls that are refused now."""
+        for queue in self.holds.queues():
+            for held in self.holds.of(queue):
+                error = refusal(held)
+                if error is not None:
+                    self._finish(held, error)
+
     def follow(self, now: float) -> None:
         """Serves the held pulls that the tail cache has messages for."""
         was_following = self.tail.follows

@@ -82,6 +82,14 @@ def open_file(path: Path, create: bool = False, empty: bool = False, own: bool =
     return os.open(path, flags, _FILE_MODE)
 
 
+def open_log(path: Path) -> int:
+    """A descriptor whose writes go to the end of a file, whoever else writes there; a new file is
+    its owner's alone. No link is followed."""
+    check_held()
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    return os.open(path, flags, _FILE_MODE)
+
+
 class _naming:  # noqa: N801  (reads as a verb; a generator would cost more than the write)
     """Puts the file's name into the errors of calls that know only its descriptor."""
 
@@ -321,12 +329,17 @@ def backup_of(path: Path) -> Path:
     return path.with_name(path.name + ".bak")
 
 
+def temporary_of(path: Path) -> Path:
+    """What is written before it takes the name of a file."""
+    return path.with_name(path.name + _TEMPORARY_SUFFIX)
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """Old or new, never a mixture: temporary file, sync, rename, sync of the folder.
 
     Raises OSError; the old content stays then, and the temporary file is removed if possible.
     """
-    temporary = path.with_name(path.name + _TEMPORARY_SUFFIX)
+    temporary = temporary_of(path)
     with open_dir(path.parent) as folder:
         try:
             write_synced(temporary, data)
@@ -341,7 +354,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 def replace_unsynced(path: Path, data: bytes) -> None:
     """Old or new for every reader, but not after a power loss: for files that only a running node
     needs. Raises OSError; IrregularFile for a folder in its place."""
-    temporary = path.with_name(path.name + _TEMPORARY_SUFFIX)
+    temporary = temporary_of(path)
     try:
         with held_open(open_file(temporary, create=True, empty=True, own=True)) as descriptor:
             write_all(descriptor, data, 0)

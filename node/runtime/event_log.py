@@ -349,6 +349,19 @@ def set_debug(wanted: bool) -> None:
     log.info("debug lines are on" if wanted else "debug lines are off")
 
 
+_hangups = [0]
+
+
+def note_hangup() -> None:
+    """Counts a SIGHUP. May be called in a handler."""
+    _hangups[0] += 1
+
+
+def hangups_heard() -> int:
+    """How many SIGHUPs this process has had: who looks at files now and then looks again."""
+    return _hangups[0]
+
+
 def obey_log_signals() -> None:
     """For the children of a supervisor: SIGHUP reopens, SIGUSR2 toggles debug.
 
@@ -358,6 +371,7 @@ def obey_log_signals() -> None:
     path = Path(named) if named else None
 
     def on_hangup(_number: int, _frame: FrameType | None) -> None:
+        note_hangup()
         # Without a file the supervisor alone says so, once for all processes.
         if path is not None:
             reopen(path)

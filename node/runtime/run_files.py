@@ -19,7 +19,10 @@
   messages can have taken the offsets of lost ones. `lowered` is the epoch for which it has done so.
   No disk has to keep either: without them it lowers once more.
 
-`right`, which is a text, is the right of a node's own processes to append to the system's topics.
+`control`, which is a text, names the local socket of the supervisor, for programs of the node's own
+user and root: they need no keys there.
+
+`right`, a text too, is the right of a node's own processes to append to the system's topics.
 It is random, and only the owner of the store can read it: whoever can could write the store's files
 as well. The writer makes it once; gateway and tasks send it along.
 """
@@ -62,6 +65,8 @@ GROUP_ROWS_MAX = 500
 _MEMBERS_FILE = "members"
 _LOWERED = "lowered"
 _RIGHT_FILE = "right"
+_CONTROL_FILE = "control"
+_LOCAL = "ipc://@"
 _RIGHT_BYTES = 16
 
 ENDED_SHOWN_MAX = 16
@@ -437,6 +442,22 @@ def _lowered(root: Path) -> int:
         return int(paths.read_bounded(run_dir(root) / _LOWERED, paths.SMALL_FILE_BYTES_MAX))
     except (OSError, ValueError):
         return 0
+
+
+def write_control(root: Path, local: str) -> None:
+    """Names the local socket of the supervisor. Raises OSError."""
+    disk.replace_unsynced(run_dir(root) / _CONTROL_FILE, local.encode())
+
+
+def read_control(root: Path) -> str:
+    """The local socket of the node on this store; empty where none has been named. It may have
+    ended. Raises OSError where this user may not look."""
+    try:
+        found = paths.read_bounded(run_dir(root) / _CONTROL_FILE, paths.SMALL_FILE_BYTES_MAX)
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    text = found.decode("ascii", "replace")
+    return text if text.startswith(_LOCAL) else ""
 
 
 def make_right(folder: Path) -> str:

@@ -27,6 +27,7 @@ STORE = "store"
 SYNC_FLUSH = "SYNC_FLUSH"
 ASYNC_FLUSH = "ASYNC_FLUSH"
 SYNC_MASTER, ASYNC_MASTER = "SYNC_MASTER", "ASYNC_MASTER"
+AUTO, ON, OFF = "auto", "true", "false"
 SIZE_FORMS = "bytes, or a size such as 16MB or 1GiB"
 SEGMENT_BYTES_MIN = 1024
 """A message must fit into a segment."""
@@ -36,6 +37,12 @@ _TIMER_S_MAX = 7 * 86_400 - 60
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _DELAY = re.compile(r"([0-9]+)([smhd])")
 
+
+_TLS_WORDS = {
+    "tls_server_mode": ("", "disabled", "permissive", "enforcing"),
+    "tls_server_need_client_auth": ("none", "optional", "require"),
+    "tls_protocols": ("TLSv1.2", "TLSv1.3"),
+}
 
 Size = Annotated[int, "bytes"]
 """The type of a setting that is a number of bytes: it may be given as `16MB` too."""
@@ -314,6 +321,53 @@ class Settings:
         False, "whether RocketMQ's clients ask for it with every send"
     )
     long_polling_ms_max: int = setting(30_000, "longest wait of a pull that finds nothing")
+    tls_config_file: str = setting(
+        "",
+        "RocketMQ's `tls.properties`, which is [read as it is](tls.md#rocketmqs-file); its lines "
+        "count before the settings below, and paths are whole in both; empty: none is read",
+    )
+    tls_server_mode: str = setting(
+        "",
+        "what the node's ports take: `disabled` no TLS, `enforcing` TLS alone, `permissive` both "
+        "([modes](tls.md#modes)); empty: `enforcing` with a certificate, else `disabled`",
+    )
+    tls_server_key_path: str = setting(
+        "", "the node's key, PEM; for its owner alone (0600), or root's and read by a group (0640)"
+    )
+    tls_server_key_password_file: str = setting(
+        "", "a file with the password of the key, with the same mode; empty: the key has none"
+    )
+    tls_server_cert_path: str = setting("", "the node's certificate and those above it, PEM")
+    tls_server_trust_cert_path: str = setting(
+        "", "PEM of those who sign certificates of clients and replicas"
+    )
+    tls_server_need_client_auth: str = setting(
+        "none",
+        "whether RocketMQ's clients come with a certificate: `none`, `optional`, `require`; one "
+        "that comes is always verified",
+    )
+    tls_enable: bool = setting(
+        False,
+        "whether the node uses TLS where it connects: to its master, to name servers and to "
+        "controllers",
+    )
+    tls_client_key_path: str = setting(
+        "", "the key with which the node connects, as `tls_server_key_path`; empty: none"
+    )
+    tls_client_key_password_file: str = setting("", "a file with its password")
+    tls_client_cert_path: str = setting("", "the certificate with which the node connects, PEM")
+    tls_client_trust_cert_path: str = setting(
+        "", "PEM of those who sign certificates of servers; empty: those that the system trusts"
+    )
+    tls_client_auth_server: bool = setting(
+        True, "whether the node verifies where it has connected; RocketMQ's default is false"
+    )
+    tls_client_check_host: bool = setting(
+        True,
+        "whether the certificate must name the host or address that was connected to; RocketMQ "
+        "never looks",
+    )
+    tls_protocols: str = setting("TLSv1.2,TLSv1.3", "the versions of TLS; older ones are refused")
     staging_retention_hours: int = setting(24, "hours that unpublished batches are kept")
     staging_abandoned_minutes: int = setting(
         30, "minutes without a write after which a staged batch may go for room"
@@ -325,6 +379,24 @@ class Settings:
         least=0,
     )
 
+    authentication_enabled: str = setting(
+        AUTO,
+        "whether RocketMQ's clients must [log in](security.md#logins): `true`, `false`, or `auto`: "
+        "as soon as there is a user",
+    )
+    authorization_enabled: str = setting(
+        AUTO,
+        "whether [access lists](security.md#lists) count for those who log in: `true` only with "
+        "`authentication_enabled=true`; `auto`: yes",
+    )
+    auth_failures_max: int = setting(
+        10,
+        "logins that an address may fail in a minute; further refusals come late, and beyond five "
+        "times as many the connection ends",
+        most=1_000_000,
+    )
+    auth_delay_ms: int = setting(100, "ms that such a refusal comes late", least=0, most=10_000)
+
     def __post_init__(self) -> None:
         if self.flush_disk_type not in (SYNC_FLUSH, ASYNC_FLUSH):
             raise BadRequest(
@@ -334,6 +406,7 @@ class Settings:
             raise BadRequest(
                 f"broker_role is {self.broker_role!r}", f"use {ASYNC_MASTER} or {SYNC_MASTER}"
             )
+        self._check_logins()
         if self.idempotent_window and self.is_pool_enabled:
             raise BadRequest(
                 "idempotent_window does not go with transient_store_pool_enable",
@@ -341,12 +414,27 @@ class Settings:
             )
         check_bounds(self)
         AllowedPeers(self.ha_allowed_peers)
+        _check_tls(self)
         if self.follow:
             parse_follow(self.follow)
         if self.follow_remoting:
             check_place("follow_remoting", self.follow_remoting)
         self.delete_hours  # noqa: B018  (a bad text is refused at the start)
         self.delay_levels_ms  # noqa: B018  (a bad text is refused at the start)
+
+    def _check_logins(self) -> None:
+        """Raises BadRequest. Without logins an access list would count for whom a request names,
+        and anybody can name anybody."""
+        for name in ("authentication_enabled", "authorization_enabled"):
+            value = getattr(self, name)
+            if value not in (AUTO, ON, OFF):
+                raise BadRequest(f"{name} is {value!r}", f"use {AUTO}, {ON} or {OFF}")
+        if self.authorization_enabled == ON and self.authentication_enabled != ON:
+            raise BadRequest(
+                f"authorization_enabled is true, and authentication_enabled is "
+                f"{self.authentication_enabled}",
+                "set authentication_enabled=true too, or leave both at auto",
+            )
 
     @property
     def queue_file_bytes(self) -> int:
@@ -417,6 +505,21 @@ class Settings:
                 raise BadRequest(f"message_delay_level has {word!r}", "write levels as 1s 5m 2h")
             levels.append(int(match[1]) * _UNIT_S[match[2]] * 1000)
         return tuple(levels)
+
+
+def _check_tls(settings: Settings) -> None:
+    """Raises BadRequest for a word that is none of those allowed, and for a path that depends on
+    where a process runs."""
+    for name, words in _TLS_WORDS.items():
+        value = getattr(settings, name)
+        parts = value.split(",") if name == "tls_protocols" else [value]
+        if not {one.strip() for one in parts} <= set(words):
+            raise BadRequest(f"{name} is {value[:80]!a}", f"use {', '.join(filter(None, words))}")
+    for one in fields(settings):
+        value = getattr(settings, one.name)
+        is_path = one.name.startswith("tls_") and one.name.endswith(("_path", "_file"))
+        if is_path and value and not value.startswith("/"):
+            raise BadRequest(f"{one.name} is {value[:80]!a}", "write the whole path, from / on")
 
 
 def check_bounds(settings: "DataclassInstance") -> None:

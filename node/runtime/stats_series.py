@@ -151,7 +151,7 @@ GATEWAY_REFUSED = (
     *(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, ResponseCode.INVALID_PARAMETER),
 )
 """Refusals with counts of their own."""
-GATEWAY_ENDS = ("broken", "unread", "silent", "crowd", "memory")
+GATEWAY_ENDS = ("broken", "unread", "silent", "crowd", "memory", "login")
 
 
 class Series(NamedTuple):

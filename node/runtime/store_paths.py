@@ -41,6 +41,8 @@ TOPICS_FILE_BYTES_MAX = 256 << 20
 OFFSETS_FILE_BYTES_MAX = 64 << 20
 """Ten times what OFFSETS_MAX offsets take."""
 STATS_FILE_BYTES_MAX = 1 << 20
+USERS_FILE_BYTES_MAX = 16 << 20
+"""Users and access lists: a larger table is not saved."""
 JOURNAL_FILE_BYTES_MAX = 4 << 20
 """PARTS_MAX parts of the longest names."""
 RUN_FILE_BYTES_MAX = 256 << 10

@@ -32,6 +32,8 @@ _RETURN = 0x06
 _DROP_ALL = ctypes.create_string_buffer(struct.pack("HBBI", _RETURN, 0, 0, 0))
 """A program of one instruction for the kernel's packet filter: zero bytes of any packet pass."""
 _PROGRAM = struct.pack("HL", 1, ctypes.addressof(_DROP_ALL))
+_PEER_CREDENTIALS = struct.Struct("iII")
+"""C's `struct ucred`: process, user, group."""
 _BAD_ADDRESS = frozenset(
     (zmq.EINVAL, zmq.EPROTONOSUPPORT, errno.ENODEV, zmq.ENOCOMPATPROTO, zmq.EADDRNOTAVAIL)
 )
@@ -136,3 +138,22 @@ def listen(endpoint: str) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+def user_of(end: socket.socket) -> int:
+    """The user id of the process at the other end of a local connection (SO_PEERCRED)."""
+    found = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER_CREDENTIALS.size)
+    _, user, _ = _PEER_CREDENTIALS.unpack(found)
+    return int(user)
+
+
+def is_own(user: int) -> bool:
+    """Whether a user may connect to local sockets: the one that this process runs as, and root."""
+    return user in (os.geteuid(), 0)
+
+
+def take_own_users(bound: "zmq.Socket[bytes]") -> None:
+    """At local sockets that ZeroMQ binds from now on, it closes the connections of other users."""
+    for user in {os.geteuid(), 0}:
+        # ZeroMQ takes it as a signed number.
+        bound.setsockopt(zmq.IPC_FILTER_UID, ctypes.c_int(user).value)

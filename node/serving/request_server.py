@@ -14,6 +14,7 @@ import fcntl
 import ipaddress
 import logging
 import os
+import secrets
 import select
 import socket
 import struct
@@ -26,7 +27,7 @@ from typing import Any, NamedTuple
 
 import zmq
 
-from node.runtime.event_log import fields
+from node.runtime.event_log import Seldom, fields
 from node.runtime.shortage import as_refusal, backlog
 from node.serving import doors
 from protocol.errors import BadRequest, MqError, NodeBusy
@@ -70,8 +71,9 @@ RECEIVES_MAX = 4
 ACCEPTS_MAX = 64
 HANDSHAKE_S = 2.0
 SWEEP_S = 1.0
-PEER_PREFIX = b"\0local"
-"""ZeroMQ's names of peers are five bytes where they begin with a zero."""
+PEER_BYTES = 16
+"""Random in the names of local connections: a peer of ZeroMQ may choose any name that it knows, and
+would make a local client take the answers to its own requests."""
 
 _FIRST_FRAME, _MORE = int(zmq.SNDMORE | zmq.NOBLOCK), int(zmq.SNDMORE)
 _NOBLOCK = int(zmq.NOBLOCK)
@@ -101,7 +103,14 @@ class Received(NamedTuple):
     payload: bytes | memoryview | None
     """A large one is ZeroMQ's own memory, which lives as long as this does."""
     frame: zmq.Frame | None = None
-    """The header as it came: it knows where from."""
+    """The header as it came over the network, or in bulk: it knows where from."""
+    user: str = ""
+    """Whose key the connection has, at a server that asks for keys."""
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it came over a local socket, where the node's own user and root alone connect."""
+        return self.frame is None
 
     def sender(self) -> Host:
         """Where the connection comes from, port 0; 127.0.0.1 for ipc (design: born host)."""
@@ -115,7 +124,8 @@ class Received(NamedTuple):
 
 
 class BadFrames(NamedTuple):
-    """A request that broke the rules of frames, and the refusal that it gets."""
+    """A request that broke the rules of frames, or may not be made, and the refusal that it
+    gets."""
 
     peer: bytes
     request_id: int
@@ -240,12 +250,14 @@ class LocalEnd:
         self.peers: dict[bytes, LocalConnection] = {}
         self._by_fd: dict[int, LocalConnection] = {}
         self._count = 0
+        self._prefix = secrets.token_bytes(PEER_BYTES)
         self._swept_at = 0.0
         self._together: dict[LocalConnection, list[bytes]] | None = None
         """What `together` keeps back."""
         self.is_open = True
         """Whether new connections are taken. The owner sets it."""
         self._listener = doors.listen(endpoint)
+        self._said = Seldom(doors.SAID_AGAIN_S)
         self._epoll = select.epoll()
         self._epoll.register(self._listener.fileno(), _READ)
         self.fd = self._epoll.fileno()
@@ -330,9 +342,15 @@ class LocalEnd:
                 log.warning("a client of this machine has to wait", extra=fields(why=error))
                 self._let_wait()
                 return
+            if not doors.is_own(user := doors.user_of(end)):
+                end.close()
+                if self._said.is_due(user, monotonic()):
+                    why = fields(user=user)
+                    log.warning("a local socket is for this user and root alone", extra=why)
+                continue
             end.setblocking(False)
             self._count += 1
-            peer = PEER_PREFIX + self._count.to_bytes(8, "big")
+            peer = self._prefix + self._count.to_bytes(8, "big")
             connection = LocalConnection(end, peer, self._frame_bytes_max, self._epoll)
             self.peers[peer] = self._by_fd[connection.fd] = connection
             connection.write((connection.zmtp.hello,))
@@ -427,6 +445,8 @@ class Server:
         self._doors = doors.Doors(self.socket, waiting_max)
         self._alone = [(self.socket, int(zmq.POLLIN))]
         self._local: LocalEnd | None = None
+        self.local = ""
+        """The local socket, if it could be bound."""
         self._is_local_next = False
         self.may_have_remote = True
         """Whether `receive` looks at ZeroMQ's socket. A `RequestWait` sets it: a look costs as much
@@ -434,21 +454,28 @@ class Server:
         # What `socket.send` calls once it has looked for options that a ROUTER does not have.
         self._send: Callable[..., object] = super(zmq.Socket, self.socket).send
         try:
+            if bulk:
+                with _may_fail(bulk):
+                    doors.take_own_users(self.socket)
+                    self.socket.bind(bulk)
+            self._guard(self.socket)
             self.endpoint = self._doors.bind(endpoint, name)
             """Where clients connect: the real port for `:0` or `:*`."""
             if local:
                 with _may_fail(local):
                     limits = frame_bytes_max, answers_max, UNSENT_S_MAX
                     self._local = LocalEnd(local, *limits, self._owed)
-            if bulk:
-                with _may_fail(bulk):
-                    self.socket.bind(bulk)
+                    self.local = local
         except MqError:
             self._doors.close()
             self.socket.close(0)
             raise
         self.ready: deque[Request] = deque() if self._local is None else self._local.ready
         """Requests that `receive` has and that do not make `watched` readable."""
+
+    def _guard(self, socket: "zmq.Socket[bytes]") -> None:
+        """Called before the socket is bound to `endpoint`, for a kind that asks clients for more
+        than this one does."""
 
     def turn(self) -> None:
         """Accepts new connections, or none while descriptors are short. Call it now and then."""

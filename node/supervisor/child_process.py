@@ -71,6 +71,10 @@ class NodePlaces(NamedTuple):
     advertised: Advertised = Advertised()
     loopback: str = ""
     """The host by which children reach a control socket at all addresses of both kinds."""
+    local: str = ""
+    """The local socket of the supervisor, which needs no keys; empty where it has none."""
+    has_keys: bool = False
+    """Whether clients over TCP come with keys."""
 
 
 def command(module: str, arguments: Sequence[str]) -> list[str]:
@@ -83,6 +87,8 @@ def child_command(child: plan.Child, options: Options, places: NodePlaces, held:
     arguments = [str(options.root), *_arguments(child, options, places), "--held", held]
     if child.local:
         arguments += ["--local", child.local]
+    if places.has_keys and child.role in (plan.ChildRole.WRITER, plan.ChildRole.READER):
+        arguments += ["--keys"]
     for pair in options.pairs:
         arguments += ["-X", pair]
     return command(options.modules[child.role], arguments)
@@ -115,6 +121,8 @@ def _arguments(child: plan.Child, options: Options, places: NodePlaces) -> list[
 
 
 def _own_endpoint(places: NodePlaces) -> str:
+    if places.local:
+        return places.local
     control = places.control
     hosts = {ANY_HOST: places.loopback, "0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
     return f"tcp://{hosts.get(control.host, control.host)}:{control.port}"

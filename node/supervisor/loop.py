@@ -15,18 +15,23 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import zmq
 
+from node.access.curve import Context, CurveGate, server_keys
+from node.access.known_keys import gate_of
+from node.access.tls_settings import ClientAuth, client_tls, server_tls
 from node.runtime import process as processes
 from node.runtime.addresses import loopback
 from node.runtime.disk import NO_RESOURCES, if_room
 from node.runtime.event_log import fields, stderr
 from node.runtime.locks import StoreLock
-from node.runtime.run_files import forget_other_master, read_members
+from node.runtime.run_files import forget_other_master, read_members, write_control
 from node.runtime.settings import Settings, load_settings
 from node.runtime.shortage import check_file_limit, check_task_limit, tasks_needed
 from node.runtime.store_paths import HeldStore
+from node.serving.curve_server import open_server
 from node.serving.request_server import Received, Server, serve_waiting
 from node.store.identity.places import create_store
 from node.store.identity.roles import check_role
@@ -41,6 +46,9 @@ from protocol.human_text import printable
 from protocol.names import COMMIT_LOG_DIR
 from protocol.status import as_json
 from protocol.wire import frames
+
+if TYPE_CHECKING:
+    from node.access.tls import ServerTls
 
 log = logging.getLogger("keelog.supervisor")
 
@@ -74,6 +82,9 @@ def serve(options: Options) -> int:
     options = as_replica(options, settings)
     places, ports = _plan_places(options)
     before_start.check_ha(places.ha, settings)
+    client_tls(settings)  # its files, too, are checked before anything is changed
+    # No certificate is asked of who looks at health and metrics.
+    tls = server_tls(settings, ClientAuth.NONE)
     stop = processes.begin_process("keelog-serve", "supervisor")
     threads = _watch_threads(stop)
     if options.while_pid is not None:
@@ -101,9 +112,12 @@ def serve(options: Options) -> int:
 
             options = replace(options, pairs=with_found_sizes(options.root, options.pairs))
             before_start.check_free(ports, before_start.FREED_S_MAX)
-        server = _bind(ends.enter_context(zmq.Context()), places.control)
+        # Only here, for all processes: keys that are made meanwhile count from the next start on.
+        places = places._replace(has_keys=server_keys(options.root) is not None)
+        gate = gate_of(options.root) if places.has_keys else None
+        server = _bind(ends.enter_context(zmq.Context()), places, gate)
         ends.callback(server.close)
-        node = Supervisor(options, settings, held, server, places, events, started_at)
+        node = Supervisor(options, settings, held, server, places, events, started_at, tls)
         code = node.run(stop)
         return processes.EXIT_UNEXPECTED if code == processes.EXIT_OK and threads else code
 
@@ -125,7 +139,8 @@ def _plan_places(options: Options) -> tuple[child_process.NodePlaces, list[befor
     announced = before_start.place_to_announce(options, gateway)
     # Found once: the look takes a descriptor, and a later start of a child may find none free.
     own = loopback() if control.host == ANY_HOST else ""
-    return child_process.NodePlaces(control, gateway, announced, ha, advertised, own), ports
+    local = plan.new_local_socket()
+    return child_process.NodePlaces(control, gateway, announced, ha, advertised, own, local), ports
 
 
 def _check_limits(options: Options, settings: Settings) -> None:
@@ -164,17 +179,19 @@ class Supervisor:
         places: child_process.NodePlaces,
         events: NodeLog,
         started_at: float,
+        tls: "ServerTls | None" = None,
     ) -> None:
         self.options = options
         self.settings = settings
+        self._tls = tls
         self.held = held
         self.place = places.control.with_port_of(server.endpoint)
         self.server = server
         self.events = events
         self.children = _children(options, settings)
-        self._places = places._replace(control=self.place)
-        if self.place.takes_local:
-            plan.name_local_sockets(self.children)
+        self._places = places._replace(control=self.place, local=server.local)
+        if server.local:
+            plan.name_local_sockets(self.children, server.local)
         self._watch = child_process.SilenceWatch(
             held.place, options.serve.queue_workers, options.limits
         )
@@ -194,7 +211,7 @@ class Supervisor:
 
     def run(self, stop: processes.StopFlag) -> int:
         """Runs until all children have ended after a stop, or the writer refuses the store."""
-        if not self.place.is_loopback:
+        if not self.place.is_loopback and not self._places.has_keys:
             log.warning(
                 "reachable from other hosts: anybody there can read, write and delete, "
                 "there is no authentication yet",
@@ -204,11 +221,13 @@ class Supervisor:
             found = fields(name=self.place.host, address=self.place.address)
             log.info("bound to the address of a host name", extra=found)
         forget_other_master(self.options.root)  # a start says: this node is to be the master
+        with if_room():
+            write_control(self.options.root, self.server.local)
         if self._places.announced and self._places.gateway.is_wildcard:
             chosen = fields(address=self._places.announced, choose="--advertise HOST")
             log.info("name servers and clients of them get this address", extra=chosen)
         with http_end(
-            self.options.serve.http, self.view, lambda: self._turned_at
+            self.options.serve.http, self.view, lambda: self._turned_at, self._tls
         ) as self._http_url:
             try:
                 return self._loop(stop)
@@ -232,6 +251,8 @@ class Supervisor:
             settled = plan.has_settled(self.children, now, self.options.limits)
             self._manager.turn(now, settled, plan.state_line(self.children))
             self.events.turn(self._processes.values())
+            if self._tls is not None:
+                self._tls.look(now)
             self._wait(stop, now)
 
     def _step(self, now: float) -> int | None:
@@ -438,7 +459,8 @@ class Supervisor:
     def _wait(self, stop: processes.StopFlag, now: float) -> None:
         """Sleeps until a child, a client or a signal needs attention, then serves clients."""
         poller = zmq.Poller()
-        poller.register(self.server.socket, zmq.POLLIN)
+        for listening in self.server.watched:
+            poller.register(listening, zmq.POLLIN)
         if self._stopping_since is None:
             poller.register(stop.fd, zmq.POLLIN)
         for process in self._processes.values():
@@ -463,6 +485,7 @@ class Supervisor:
             settings=self.settings,
             children=self.children,
             advertised=self._places.advertised,
+            takes_local=self.place.takes_local,
             ready=self._is_ready(now),
             stopping=self._stopping_since is not None,
             now=now,
@@ -470,6 +493,7 @@ class Supervisor:
             http_url=self._http_url,
             log_file=self.events.file,
             damage=self._damage,
+            tls=None if self._tls is None else self._tls.state(),
         )
 
 
@@ -484,11 +508,15 @@ def _children(options: Options, settings: Settings) -> list[Child]:
     )
 
 
-def _bind(context: "zmq.Context[zmq.Socket[bytes]]", place: bind.BindAddress) -> Server:
+def _bind(context: Context, places: child_process.NodePlaces, gate: CurveGate | None) -> Server:
     """Opens the socket. Raises RefusedError for a taken address: waiting will not free it."""
+    place = places.control
     name = "" if place.bound == place.endpoint else place.endpoint
     try:
-        return Server(context, place.bound, CONTROL_FRAME_BYTES_MAX, name=name)
+        return open_server(
+            gate, context, place.bound, frame_bytes_max=CONTROL_FRAME_BYTES_MAX, name=name,
+            local=places.local,
+        )  # fmt: skip
     except errors.ServiceNotAvailable as error:
         raise errors.RefusedError(error.reason, error.hint) from None
 
@@ -502,7 +530,7 @@ def answer_clients(server: Server, view: Callable[[], NodeView]) -> None:
         number = frames.request_id(header)
         match operation:
             case "routes":
-                return frames.answer(number, **routes(view()))
+                return frames.answer(number, **routes(view(), received.is_own))
             case "status":
                 return frames.answer(number, **as_json(status(view())))
             case "health":
@@ -521,7 +549,10 @@ def answer_clients(server: Server, view: Callable[[], NodeView]) -> None:
 
 @contextmanager
 def http_end(
-    address: str, view: Callable[[], NodeView], turned_at: Callable[[], float]
+    address: str,
+    view: Callable[[], NodeView],
+    turned_at: Callable[[], float],
+    tls: "ServerTls | None" = None,
 ) -> Iterator[str]:
     """Serves the pages at `--http` within the context, and yields their URL, which is empty without
     `--http`. Raises RefusedError for a port that is taken."""
@@ -533,7 +564,7 @@ def http_end(
     from node.supervisor.monitoring.http_server import PATHS, HealthPages, HttpServer
 
     try:
-        end = HttpServer(place.host, place.port, HealthPages(view, turned_at))
+        end = HttpServer(place.host, place.port, HealthPages(view, turned_at), tls)
     except OSError as error:
         raise errors.RefusedError(
             f"cannot listen at {place.host}:{place.port}, for --http: {error.strerror or error}",

@@ -177,16 +177,20 @@ def plan_children(
     ]
 
 
-def name_local_sockets(children: list[Child]) -> None:
-    """Gives each child that serves clients a local socket with an abstract name of Linux.
+def new_local_socket() -> str:
+    """A local socket with an abstract name of Linux, for a supervisor.
 
     The names are new at each start: a client that gets the routes through a tunnel must not find
     another node under them on its own machine. They are not secret.
     """
-    token = secrets.token_hex(8)
+    return f"ipc://@keelog-{secrets.token_hex(8)}"
+
+
+def name_local_sockets(children: list[Child], supervisor: str) -> None:
+    """Gives each child that serves clients a local socket, named after that of the supervisor."""
     for child in children:
         if child.role in (ChildRole.WRITER, ChildRole.READER):
-            child.local = f"ipc://@keelog-{token}-{child.role}-{child.index}"
+            child.local = f"{supervisor}-{child.role}-{child.index}"
 
 
 def page_slot(child: Child, shards: int) -> str:

@@ -19,7 +19,14 @@ from typing import Self
 
 import psutil
 
-from node.runtime.event_log import FILE_VARIABLE, fields, file_of_stderr, reopen, set_debug
+from node.runtime.event_log import (
+    FILE_VARIABLE,
+    fields,
+    file_of_stderr,
+    note_hangup,
+    reopen,
+    set_debug,
+)
 from node.runtime.process import StopFlag
 from node.runtime.shortage import MORE_TASKS, SHORT
 from node.supervisor.child_process import Process
@@ -107,6 +114,7 @@ class NodeLog:
 
     def note_reopen(self) -> None:
         """Notes a SIGHUP."""
+        note_hangup()
         self._reopen_wanted = True
 
     def turn(self, children: Iterable[Process]) -> None:

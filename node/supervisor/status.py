@@ -19,6 +19,7 @@ from typing import Annotated, Any, NamedTuple
 
 import psutil
 
+from node.access.tls_settings import TlsState
 from node.runtime import run_files, shortage, state_page, stats_series
 from node.runtime.event_log import fields
 from node.runtime.process import DamageReport, now_ms
@@ -68,7 +69,10 @@ _SHORTAGES = {
 """What a writer lacks in a state: its name, and the hint."""
 _SHOWN_STATES = (state_page.RECOVERING, state_page.DAMAGED, *_SHORTAGES)
 _NO_WORKER = state_page.WorkerState(*(0 for _ in state_page.WorkerState._fields))
+CERTIFICATE_DAYS_MIN = 14
+"""A certificate that ends sooner is a check that fails."""
 _HOUR_S = 3600
+_DAY_MS = 86_400_000
 _USUAL = Settings()
 
 
@@ -155,12 +159,17 @@ class NodeView:
     log_file: Path | None = None
     """The file to which stderr goes, if it is a file."""
     damage: DamageList = field(default_factory=DamageList)
+    takes_local: bool = True
+    """Whether clients of this machine are given its local sockets."""
+    tls: TlsState | None = None
+    """None for a node without TLS."""
 
 
-def routes(view: NodeView) -> Fields:
+def routes(view: NodeView, is_own: bool = False) -> Fields:
     """The endpoints of writer and readers. `writer` is null while none can take appends soon.
 
-    `writer_error` then gives the reason, in the form of the error of a refused request.
+    `writer_error` then gives the reason, in the form of the error of a refused request. `is_own`:
+    who asks came over the local socket, and goes on over those of the others, which need no keys.
     """
     writer, *others = view.children
     refused = plan.refusal_of_appends(writer, view.options.root)
@@ -168,21 +177,28 @@ def routes(view: NodeView) -> Fields:
     known = bool(writer.endpoint) and refused is None and not view.stopping
     readers = [child for child in others if child.role is plan.ChildRole.READER and child.endpoint]
     serving = [child for child in readers if child.state is plan.ChildState.RUNNING] or readers
+
+    def at(child: plan.Child) -> str:
+        return child.local if is_own else view.advertised.endpoint(child.endpoint)
+
+    # Others get both, where messages over both have the same born host.
+    has_both = view.takes_local and not is_own
     return {
-        "writer": view.advertised.endpoint(writer.endpoint) if known else None,
+        "writer": at(writer) if known else None,
         "writer_error": None if error is None else refusal(0, error)["error"],
-        "readers": [view.advertised.endpoint(child.endpoint) for child in serving],
+        "readers": [at(child) for child in serving],
         "local": {
-            view.advertised.endpoint(child.endpoint): child.local
+            at(child): child.local
             for child in [writer, *serving]
-            if child.endpoint and child.local
+            if has_both and child.endpoint and child.local
         },
         "bulk": {
-            view.advertised.endpoint(child.endpoint): bulk_socket(child.local)
+            at(child): bulk_socket(child.local)
             for child in serving
-            if child.local
+            if child.local and (has_both or is_own)
         },
         "remoting": _remoting(view),
+        "remoting_tls": None if view.tls is None else view.tls.mode,
         "crc": view.settings.enabled_append_prop_crc,
         "max_message_size": view.settings.max_message_size,
         "epoch": read_log(view.root).epoch,
@@ -268,6 +284,7 @@ class Status(NamedTuple):
     followers: run_files.FollowersState
     following: run_files.FollowState | None
     elected: run_files.ElectedState | None
+    tls: TlsState | None
     transactions: Annotated[
         dict[str, int], Fact("that the last round of checks found open for long", names=("open",))
     ]
@@ -316,6 +333,7 @@ def status(view: NodeView) -> Status:
         if settings.follow
         else None,
         elected=run_files.read_elected(view.root) if settings.controller_id else None,
+        tls=view.tls,
         transactions={"open": open_count if has_gateway else 0},
         supervisor=SupervisorStatus(
             os.getpid(),
@@ -488,6 +506,17 @@ def _feature_checks(view: NodeView) -> Iterator[HealthCheck]:
         yield _check("following", *following_check(view.root))
     if settings.controller_id:
         yield _check("controllers", *elected_check(view.root))
+    if view.tls is not None:
+        yield _check("certificate", *certificate_check(view.tls))
+
+
+def certificate_check(state: TlsState) -> tuple[bool, str]:
+    """Whether the certificate is one for a while yet, and its files are in use as they are."""
+    days = state.left_ms // _DAY_MS
+    text = f"ends in {days} days" if days >= 0 else f"ended {-days} days ago"
+    if state.trouble:
+        text = f"new files are not used: {state.trouble}; the one in use {text}"
+    return not state.trouble and days >= CERTIFICATE_DAYS_MIN, text
 
 
 def following_check(root: Path) -> tuple[bool, str]:

@@ -16,6 +16,7 @@ from time import monotonic_ns, time_ns
 
 import zmq
 
+from node.access.known_keys import gate_of
 from node.runtime import disk, process
 from node.runtime.event_log import fields
 from node.runtime.run_files import ANOTHER_MASTER, STEP, OtherMaster, read_other_master
@@ -25,6 +26,7 @@ from node.runtime.state_page import DISK_FULL, NO_RESOURCES, RUNNING, STOPPING
 from node.runtime.stats_series import FLUSH_DISK_TIMEOUT
 from node.runtime.store_paths import check_held
 from node.runtime.wakeup import READER_SLOTS, SLEEP_S_MAX, Waiters
+from node.serving.curve_server import open_server
 from node.serving.request_server import BadFrames, Received, RequestWait, Server
 from node.store.condition import INDEX_WORKER, QUEUE_WORKER_PREFIX
 from node.writer import requests
@@ -255,7 +257,7 @@ class Writer:
                 self._check_runs()
                 self.removals.ask(received.peer, header, operation)
                 return None
-            answered = requests.answer_other(self.store, operation, header, request_id(header))
+            answered = requests.answer_other(self.store, operation, header, received)
             self._answer_other(received.peer, answered)
         except (MqError, OSError) as error:
             number = request_id(header) or id_within(received.header)
@@ -464,6 +466,7 @@ def log_owner_options(
     parser = process.child_parser(module, text)
     parser.add_argument("--bind", default=f"tcp://127.0.0.1:{DEFAULT_PORT + 1}")
     parser.add_argument("--local", default="", metavar="IPC", help="for clients of this machine")
+    parser.add_argument("--keys", action="store_true", help="clients over TCP come with keys")
     parser.add_argument("--store-port", type=int, default=DEFAULT_PORT)
     parser.add_argument("--advertise", default="", metavar="HOST", help="for the store host")
     parser.add_argument("--followers", action="store_true", help="a process serves followers")
@@ -502,7 +505,8 @@ def _serve(child: process.ChildProcess, settings: Settings, stop: process.StopFl
     store = open_own_store(child, settings)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     workers = Waiters(context, child.root, is_log_follower)
-    server = Server(context, child.options.bind, local=child.options.local)
+    gate = gate_of(child.root) if child.options.keys else None
+    server = open_server(gate, context, child.options.bind, local=child.options.local)
     # Fail-stop: after a failed write or flush nothing more may be acknowledged.
     child.what = f"the writer of {child.root} stops, its log can no longer be trusted"
     store.delays.delivers = child.options.delays

@@ -13,6 +13,7 @@ from functools import lru_cache
 from hmac import compare_digest
 from typing import NoReturn
 
+from node.access.answers import USER_OPERATIONS
 from node.runtime import stats_series as series
 from node.runtime.process import now_ms
 from node.runtime.settings import Settings
@@ -34,7 +35,7 @@ from protocol.record.patch import AppendRules
 from protocol.record.properties import UNIQUE_KEY, WAIT
 from protocol.record.waiting import RealPlace
 from protocol.request_fields import WAIT_NONE, WAIT_REPLICATED
-from protocol.wire.frames import PAYLOAD_BYTES_MAX, VERSION, Header, answer
+from protocol.wire.frames import PAYLOAD_BYTES_MAX, VERSION, Header, answer, request_id
 
 PUT_OK = "PUT_OK"
 _HOST_BITS = BORN_HOST_V6 | STORE_HOST_V6
@@ -130,7 +131,7 @@ def pending_append(received: Received, header: Header, store: WriterStore) -> Pe
     records, size, crc, sizes, queue_id, wait, right, *later, once = requests.APPEND.values(header)
     append = batch_of(payload, records, size, crc, sizes, queue_id is not None)
     if right is not None:
-        _check_right(store, right)
+        _check_right(store, right, received)
         append.is_inner = True
     if wait == WAIT_REPLICATED:
         check_may_be_followed(store)
@@ -146,15 +147,18 @@ def pending_append(received: Received, header: Header, store: WriterStore) -> Pe
     return pending
 
 
-def _check_right(store: WriterStore, right: str) -> None:
-    if not compare_digest(right.encode(), store.inner_right.encode()):
+def _check_right(store: WriterStore, right: str, received: Received) -> None:
+    """Raises NotAllowed. The processes of a node come over local sockets: nobody who has seen the
+    right can use it from another machine."""
+    is_real = compare_digest(right.encode(), store.inner_right.encode())
+    if not is_real or not received.is_own:
         raise NotAllowed("the right is not this node's", "leave the field out")
 
 
-def _check_group(store: WriterStore, group: str, right: str | None) -> None:
+def _check_group(store: WriterStore, group: str, right: str | None, received: Received) -> None:
     """Raises NotAllowed for places by which the node itself goes on, as those of transactions."""
     if right is not None:
-        _check_right(store, right)
+        _check_right(store, right, received)
     elif group.startswith(SYSTEM_GROUP_PREFIX):
         raise NotAllowed(f"group {group} is the system's", "use a group of your own")
 
@@ -251,12 +255,14 @@ def batch_of(
     return AppendRequest(payload, records, sizes, any_queue, crc)
 
 
-def answer_other(store: WriterStore, operation: str, header: Header, number: int) -> Header:
+def answer_other(store: WriterStore, operation: str, header: Header, received: Received) -> Header:
     """The good answer to an operation that appends nothing.
 
     Raises UnknownOperation, BadRequest, and what the tables refuse.
     """
-    table, offsets = store.topics, store.offsets
+    table, offsets, number = store.topics, store.offsets, request_id(header)
+    if operation in USER_OPERATIONS:
+        return store.users.answer(operation, header, number, now_ms())
     if operation == "ping":
         return answer(number)
     if operation == "topics":
@@ -287,7 +293,7 @@ def answer_other(store: WriterStore, operation: str, header: Header, number: int
         return answer(number, groups=rows)
     if operation == "delete_group":
         (group,) = requests.DELETE_GROUP.parse(header)
-        _check_group(store, group, None)
+        _check_group(store, group, None, received)
         return answer(number, deleted=offsets.forget_group(group))
     if operation == "cursor_get":
         name, group = requests.CURSOR_GET.parse(header)
@@ -295,7 +301,7 @@ def answer_other(store: WriterStore, operation: str, header: Header, number: int
         return answer(number, offsets=found, generation=store.removed.horizon(name))
     if operation == "cursor_commit":
         name, group, places, right, generation = requests.CURSOR_COMMIT.parse(header)
-        _check_group(store, group, right)
+        _check_group(store, group, right, received)
         store.removed.check_place(name, generation)
         offsets.commit(name, group, places)
         return answer(number)

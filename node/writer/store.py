@@ -10,6 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from node.access.answers import UserDesk
+from node.access.audit import AuditLog
+from node.access.user_table import OwnedUserTable
 from node.runtime import disk, stored_times
 from node.runtime.addresses import first_ipv4
 from node.runtime.event_log import fields
@@ -91,6 +94,7 @@ class WriterStore:
             self.log, found.tails, found.last_store_timestamp, found.last_record_offset
         )
         self.offsets = ConsumerOffsets(self.root, self.placement.tails, self.topics.has, now_ms)
+        self.users = UserDesk(OwnedUserTable(self.root), AuditLog(self.root))
         for name in interrupted:
             self.offsets.forget(name)
         self.appender = Appender(self.placement, self.topics, self.rules, store_host.to_bytes())
@@ -361,6 +365,7 @@ class WriterStore:
         `workers_done`."""
         end = self.log.end
         self.offsets.close()
+        self.users.close()
         self.retention.close()
         if self.stored_once is not None:
             self.stored_once.close()

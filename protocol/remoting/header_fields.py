@@ -23,8 +23,13 @@ _NEXT = "nextBeginOffset"
 
 class TopicHeader(NamedTuple):
     topic: str
+
+
+class RouteHeader(NamedTuple):
+    """105: a topic, and whether keys that are numbers have to be in quotes."""
+
+    topic: str
     accept_standard_json_only: bool = False
-    """Of 105: whether keys that are numbers have to be in quotes."""
 
 
 class GroupHeader(NamedTuple):
@@ -331,8 +336,9 @@ _CODES: Mapping[type[Any], tuple[int, ...]] = {
     CreateTopicHeader: (Code.UPDATE_AND_CREATE_TOPIC,),
     TopicHeader: (
         *(Code.GET_TOPIC_CONFIG, Code.GET_TOPIC_STATS_INFO, Code.QUERY_TOPIC_CONSUME_BY_WHO),
-        *(Code.DELETE_TOPIC_IN_BROKER, Code.DELETE_TOPIC_IN_NAMESRV, Code.GET_ROUTEINFO_BY_TOPIC),
+        *(Code.DELETE_TOPIC_IN_BROKER, Code.DELETE_TOPIC_IN_NAMESRV),
     ),
+    RouteHeader: (Code.GET_ROUTEINFO_BY_TOPIC,),
     GroupHeader: (
         *(Code.QUERY_TOPICS_BY_CONSUMER, Code.QUERY_SUBSCRIPTION_BY_CONSUMER),
         Code.GET_SUBSCRIPTIONGROUP_CONFIG,

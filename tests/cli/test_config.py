@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from keelog.cli import config
-from keelog.cli.config import conf_properties, import_conf, reason_against
+from keelog.cli.config import import_conf, reason_against
 from keelog.cli.main import run
 from keelog.cli.settings import (
     SERVE,
@@ -33,6 +33,7 @@ from node.supervisor.options import (
 )
 from protocol.addresses import DEFAULT_NODE
 from protocol.errors import BadRequest
+from protocol.java_properties import java_properties
 
 
 @pytest.fixture(autouse=True)
@@ -347,7 +348,7 @@ def test_a_brokers_name_that_is_none_names_the_line_too(line: str) -> None:
 
 def test_properties_are_read_as_java_reads_them() -> None:
     text = "a=1\n  b : 2\nc\\ d = e\\u0041\nlong = x,\\\n   y\nlast\\"
-    assert [(name, value) for _, name, value in conf_properties(text)] == [
+    assert [(name, value) for _, name, value in java_properties(text)] == [
         ("a", "1"), ("b", "2"), ("c d", "eA"), ("long", "x,y"), ("last", ""),
     ]  # fmt: skip
 

@@ -30,6 +30,17 @@ topic describe TOPIC --node --format --json --jsonl
 topic create TOPIC --queues --node --format --json --jsonl
 topic rm TOPIC --yes --node --format --json --jsonl
 topic purge TOPIC --before --queue --yes --node --format --json --jsonl
+user create USER --super --password-file --prompt --public-key --node --store --format --json
+user ls --node --store --format --json --jsonl
+user show USER --node --store --format --json
+user set USER --super --enable --new-password --password-file --prompt --public-key
+user rm USER --yes --node --store --format --json
+user import FILE --node --store --format --json
+acl allow USER RESOURCE ACTIONS --from --default --node --store --format --json
+acl deny USER RESOURCE ACTIONS --from --default --node --store --format --json
+acl ls USER --node --store --format --json --jsonl
+acl rm USER RESOURCE --default --yes --node --store --format --json
+acl check USER ACTION RESOURCE --from --node --store --format --json
 dead ls GROUP --id --since --until --raw-body --no-body --node --format --json --jsonl
 dead resend GROUP --id --since --until --all --again --apply --node --format --json --jsonl
 msg get ID --raw-body --no-body --node --format --json --jsonl
@@ -43,6 +54,9 @@ store verify DIR --deep -X --format
 store repair DIR --apply -X --format
 store rebuild DIR --queues --index -X --format
 store export DIR --parquet --sqlite -X --format
+key init DIR --format --json --jsonl
+key new NAME --folder --format --json --jsonl
+key show DIR --format --json --jsonl
 spark rebuild --master -X
 spark audit --master -X
 spark export --master -X

@@ -55,6 +55,8 @@ ELSEWHERE = {
     "keelog produce orders 'pay by now' --delay 90s": "a gateway: test_consume_group.py",
     "keelog demo --from /var/lib/rocketmq/store": "test_node_commands.py",
     "keelog produce - --parquet ./orders --quiet": "test_export.py",
+    "keelog key init ./store": "test_key.py",
+    "keelog key show ./store": "test_key.py",
     "keelog replica promote ./copy": "test_replica.py",
     "keelog replica demote ./store --follow 192.0.2.8:10912": "test_replica.py",
     "keelog replica rewind ./store --to 73400320": "test_replica.py",
@@ -74,9 +76,12 @@ class Part(NamedTuple):
 
 
 def examples() -> list[str]:
-    """Each once. A removal comes last: others need what it removes. A topic takes groups along."""
+    """Each once. A removal comes last: others need what it removes. A topic takes groups along,
+    and a user the access list."""
     found = dict.fromkeys(text for one in commands().values() for text in one.examples)
-    return sorted(found, key=lambda text: (" rm " in text, "topic rm" in text))
+    return sorted(
+        found, key=lambda text: (" rm " in text, re.search("(topic|user) rm", text) is not None)
+    )
 
 
 def parts(line: str) -> list[Part]:
@@ -113,6 +118,9 @@ def folder(node: RunningNode, tmp_path_factory: pytest.TempPathFactory) -> Path:
     wait_until(lambda: node.client.offsets("orders")[0].max_offset == MESSAGES, "the queue")
     shutil.copytree(node.root, folder / "store", ignore=shutil.ignore_patterns("run", "lock"))
     (folder / "keelog.toml").write_text("[store]\nfile_reserved_time = 48\n")
+    (folder / "secret").write_text("a-long-password\n")
+    accounts = [{"accessKey": "rocketmq", "secretKey": "12345678", "topicPerms": ["orders=PUB"]}]
+    (folder / "plain_acl.json").write_text(json.dumps({"accounts": accounts}))
     (folder / "picture.png").write_bytes(b"\x89PNG\0")
     (folder / "broker.conf").write_text("brokerName=broker-a\nfileReservedTime=48\n")
     return folder

@@ -3,6 +3,7 @@
 import os
 import select
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -116,6 +117,37 @@ def test_a_local_socket_that_nobody_has_is_refused_at_once() -> None:
         ZmtpConnection("tcp://127.0.0.1:1", f"ipc://@keelog-test-{os.getpid()}-nobody")
 
 
+LISTENER = """
+import os, socket, sys
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(sys.argv[1].replace("@", chr(0)))
+listener.listen()
+print("here", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may start a process of another user")
+def test_a_local_socket_that_another_user_has_taken_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Names are free while a process of the node starts again."""
+    name = f"@keelog-test-{os.getpid()}-taken"
+    with subprocess.Popen(
+        [sys.executable, "-c", LISTENER, name],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as other:  # fmt: skip
+        assert other.stdout is not None
+        assert other.stdout.readline() == "here\n"
+        monkeypatch.setattr(os, "geteuid", lambda: 1234)
+        with pytest.raises(PermissionError, match="of user 65534"):
+            ZmtpConnection(ANY_PORT, f"ipc://{name}")
+        monkeypatch.setattr(os, "geteuid", lambda: 65534)
+        ZmtpConnection(ANY_PORT, f"ipc://{name}").close()
+        other.communicate()
+
+
 def test_a_local_socket_takes_ten_batches_that_the_node_has_not_read() -> None:
     name = f"keelog-test-{os.getpid()}-unread"
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
@@ -186,7 +218,7 @@ def test_a_stale_link_stays_while_somebody_waits_for_an_answer(
     router: "zmq.Socket[bytes]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     routes = Routes.of({"readers": [bound(router)]})
-    io = SimpleNamespace(retry=Retry(), routes=routes, names=HostNames())
+    io = SimpleNamespace(retry=Retry(), routes=routes, names=HostNames(), keys=None)
     channel = PullChannel(cast(Any, io), takes_much=False)
     deadline = time.monotonic() + WAIT_S
     while (link := channel._link_up()) is None:

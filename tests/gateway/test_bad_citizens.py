@@ -19,6 +19,7 @@ import pytest
 from keelog.gateway.connection import (
     FRAME_S_MAX,
     IDLE_S_MAX,
+    LOGIN_S_MAX,
     PAUSE_BYTES,
     ConnectionBuffers,
     EndReason,
@@ -89,6 +90,8 @@ class Transport(asyncio.Transport):
         assert high == PAUSE_BYTES
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
+        if name == "ssl_object":
+            return default
         return SimpleNamespace(fileno=lambda: -1) if name == "socket" else ("127.0.0.1", 5)
 
     def write(self, data: Any) -> None:
@@ -214,6 +217,45 @@ def test_beyond_the_limit_of_all_connections_those_end_that_hold_most() -> None:
         third, _ = await connected(handler)
         receive(third, frame(6, b"x" * 200_000)[:-1])
         assert handler.ends == [EndReason.MEMORY]
+
+    asyncio.run(run())
+
+
+def test_who_has_not_logged_in_ends_no_connection_of_a_user() -> None:
+    async def run() -> None:
+        handler = Handler(ConnectionBuffers(limit=1_000_000))
+        handler.buffers.strangers_limit = 500_000
+        user, of_user = await connected(handler)
+        receive(user, frame(1, b"x" * 400_000)[:-1])
+        user.logged_in()
+        small, of_small = await connected(handler)
+        large, of_large = await connected(handler)
+        receive(small, frame(2, b"x" * 100_000)[:-1])
+        receive(large, frame(3, b"x" * 450_000)[:-1])
+        assert (of_user.is_aborted, of_small.is_aborted, of_large.is_aborted) == (
+            False, False, True,
+        )  # fmt: skip
+        assert handler.ends == [EndReason.MEMORY]
+        assert handler.buffers.held == user.buffered_bytes + small.buffered_bytes
+
+    asyncio.run(run())
+
+
+def test_where_users_log_in_a_connection_without_one_ends_soon() -> None:
+    async def run() -> None:
+        handler = Handler()
+        stranger, _ = await connected(handler)
+        user, _ = await connected(handler)
+        user.logged_in()
+        late = stranger.came_at + LOGIN_S_MAX + 1
+        stranger.close_if_idle(late)
+        assert handler.ends == [], "nobody must log in"
+        for one in (stranger, user):
+            one.close_if_idle(stranger.came_at + LOGIN_S_MAX, must_log_in=True)
+            assert not one.is_closed
+            one.close_if_idle(late, must_log_in=True)
+        assert (stranger.is_closed, user.is_closed) == (True, False)
+        assert handler.ends == [EndReason.LOGIN]
 
     asyncio.run(run())
 
@@ -350,6 +392,7 @@ def test_nothing_that_expires_looks_at_the_wall_clock() -> None:
         "keelog/gateway/admin/groups.py",
         "keelog/gateway/admin/topics.py",
         "keelog/gateway/groups.py",
+        "keelog/gateway/guard.py",
         "keelog/gateway/members.py",
         "keelog/gateway/sending/sends.py",
         "keelog/gateway/service.py",

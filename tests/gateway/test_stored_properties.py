@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from keelog.gateway.sending.stored_properties import (
     broker_properties,
+    own_recall,
     stored_properties,
     unique_key_of,
     waits_for_disk,
@@ -83,3 +84,19 @@ def test_what_asks_for_nothing_is_stored(pair: str) -> None:
     name, _, value = pair.partition("\x01")
     stored = decode_properties(stored_properties(f"a\x01b\x02{pair}\x02".encode(), ADDED, new_key))
     assert (stored[name], stored["a"]) == (value, "b")
+
+
+@pytest.mark.parametrize("named", ["K", "theirs+K", "mine+K"])
+def test_a_user_takes_back_timer_messages_of_the_own_topic_alone(named: str) -> None:
+    given = f"TAGS\x01a\x02TIMER_DEL_UNIQKEY\x01{named}\x02".encode()
+    found = decode_properties(own_recall(given, "mine"))
+    assert found["TAGS"] == "a"
+    back = {found["TIMER_DEL_UNIQKEY"]}
+    for topic, key in (("theirs", "K"), ("mine", "K")):
+        keys = {key, f"{topic}+{key}"}  # as `keys_of` names a message of the topic
+        assert (topic == "mine" and named != "theirs+K") is not back.isdisjoint(keys)
+
+
+def test_what_takes_nothing_back_stays_as_it_is() -> None:
+    given = b"TAGS\x01TIMER_DEL_UNIQKEY\x02"
+    assert own_recall(given, "mine") is given

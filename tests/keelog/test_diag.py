@@ -9,6 +9,9 @@ from click.testing import CliRunner
 
 from keelog.cli.main import cli, run
 from keelog.diag import LOG_LINES_MAX, ROCKETMQ_SYSCTL, last_lines, redacted, sysctl_hints
+from node.access.audit import DONE, AuditEvent, AuditLog
+from node.access.users_file import write_users
+from protocol.access.users import AccessTable, User
 from tests.support.golden import GetStore
 
 NOWHERE = "tcp://127.0.0.1:9"
@@ -27,6 +30,17 @@ def test_a_store_without_a_node_is_described(golden: GetStore, tmp_path: Path) -
         assert json.loads(zip_.read("problems.json")) == [problem]
     assert checkpoint["physic_msg_timestamp"] > 1_600_000_000_000
     assert files["count"] == len(files["files"]) > 3
+
+
+def test_of_users_the_names_of_files_alone_go_in(golden_copy: GetStore, tmp_path: Path) -> None:
+    store, out = golden_copy("small-clean"), tmp_path / "diag.zip"
+    write_users(store, AccessTable({"canary-name": User("canary-name", "canary-secret")}))
+    AuditLog(store).write(AuditEvent("command", "canary", "", "create_user", "", DONE), 0)
+    words = ["diag", str(store), "-o", str(out), "--node", NOWHERE, "--json"]
+    assert CliRunner().invoke(cli, words, standalone_mode=False).exception is None
+    with zipfile.ZipFile(out) as zip_:
+        assert b"auth/users.json" in zip_.read("store/files.json")
+        assert not [name for name in zip_.namelist() if b"canary" in zip_.read(name)]
 
 
 def test_a_file_that_is_there_is_left_alone(golden: GetStore, tmp_path: Path) -> None:

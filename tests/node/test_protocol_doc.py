@@ -25,7 +25,7 @@ SERVERS = (
     "node/writer/loop.py", "node/writer/requests.py",
     "node/reader/answers.py", "node/reader/pull_desk.py", "node/reader/loop.py",
     "node/supervisor/loop.py", "node/writer/staging/stages.py",
-    "node/writer/staging/publisher.py", "node/writer/removal.py",
+    "node/writer/staging/publisher.py", "node/writer/removal.py", "node/access/answers.py",
 )  # fmt: skip
 OPERATION = re.compile(r"^### ([a-z_]+)\n(.*?)(?=^##)", re.MULTILINE | re.DOTALL)
 FIELD = re.compile(r"^\| `([a-z_]+)`", re.MULTILINE)
@@ -130,7 +130,7 @@ class Peer:
             self._sockets[name].setsockopt(zmq.RCVTIMEO, 20_000)
             self._sockets[name].connect(endpoint)
 
-    def ask(self, name: str, op: str, payload: bytes | None = None, **fields: Any) -> Any:
+    def ask(self, name: str, op: str, payload: bytes | None = None, /, **fields: Any) -> Any:
         header = wire.pack({"v": 1, "op": op, "id": 5, **fields})
         self._sockets[name].send_multipart([header, *([] if payload is None else [payload])])
         answer = wire.unpack_answer(self._sockets[name].recv_multipart()[0])
@@ -186,6 +186,11 @@ def test_a_node_answers_with_the_fields_of_the_page_and_no_others(tmp_path: Path
                 "cursor_get": peer.ask("writer", "cursor_get", topic="FooBar", group="g"),
                 "groups": peer.ask("writer", "groups"),
                 "delete_group": peer.ask("writer", "delete_group", group="g"),
+                "change_users": peer.ask(
+                    "writer", "change_users", change="create_user", name="alice",
+                    info=b'{"password":"canary-secret"}',
+                ),
+                "users": peer.ask("writer", "users"),
                 "purge_topic": peer.ask("writer", "purge_topic", topic="FooBar", offset=0),
                 "delete_topic": peer.ask("writer", "delete_topic", topic="FooBar"),
             }  # fmt: skip
@@ -201,7 +206,8 @@ def test_a_node_answers_with_the_fields_of_the_page_and_no_others(tmp_path: Path
         op: answer for op, (_, answer) in page.items()
     }
     text = " ".join(section for op, section in OPERATION.findall(TEXT))
-    for op in ("status", "health", "topics", "offsets"):
+    assert "canary" not in str(answers)
+    for op in ("status", "health", "topics", "offsets", "users"):
         for value in answers[op].values():
             for row in value if isinstance(value, list) else [value]:
                 for name in row if isinstance(row, dict) else ():

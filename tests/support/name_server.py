@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable
+from ssl import SSLContext
 from typing import NamedTuple, Self
 
 from protocol.remoting.bodies import QueueData, RegisterBrokerBody, TopicConfig, TopicRouteData
@@ -35,8 +36,9 @@ class Registered(NamedTuple):
 class FakeNameServer:
     """Start it in a loop; it stays at its port over `stop` and `start`."""
 
-    def __init__(self, host: str = "127.0.0.1") -> None:
+    def __init__(self, host: str = "127.0.0.1", tls: SSLContext | None = None) -> None:
         self._host = host
+        self._tls = tls
         self.port = 0
         self.asked: list[Asked] = []
         self.connections = 0
@@ -56,7 +58,7 @@ class FakeNameServer:
 
     async def start(self) -> None:
         """Listens."""
-        self._server = await asyncio.start_server(self._serve, self._host, self.port)
+        self._server = await asyncio.start_server(self._serve, self._host, self.port, ssl=self._tls)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:

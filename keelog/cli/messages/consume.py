@@ -22,7 +22,7 @@ import click
 
 import keelog
 from keelog.cli import shapes
-from keelog.cli.contexts import complete_topics
+from keelog.cli.contexts import complete_topics, connect
 from keelog.cli.failures import BadValue, doing, ending_in_order
 from keelog.cli.messages import reading
 from keelog.cli.messages.selectors import parse_range
@@ -134,7 +134,7 @@ def consume(
         check_group_options(options, wanted)
     if output.is_terminal or not finite:
         progress.silence()  # the messages themselves show how far it is, or there is no end
-    with doing(f"cannot read {topic}"), keelog.connect(node) as client, progress.shown():
+    with doing(f"cannot read {topic}"), connect(node) as client, progress.shown():
         if group is not None:
             damage = shapes.DamagedPlaces(fails)
             found = group_messages(client, wanted, group, options["count"], damage)

@@ -23,7 +23,7 @@ import click
 import msgspec
 
 import keelog
-from keelog.cli.contexts import complete_topics
+from keelog.cli.contexts import complete_topics, connect
 from keelog.cli.failures import OK, Partial, doing, needing_pyarrow
 from keelog.cli.messages.selectors import duration, time_ahead
 from keelog.cli.options import command, format_option, node_option, progress_option
@@ -153,7 +153,7 @@ def produce(
     with (
         doing(f"cannot send to {topic}"),
         progress.shown(),
-        keelog.connect(options["node"]) as client,
+        connect(options["node"]) as client,
         client.producer(
             acks="flushed" if options["sync"] else "appended", timeout=options["timeout"]
         ) as producer,

@@ -13,7 +13,7 @@ import click
 
 import keelog
 from keelog.cli import shapes
-from keelog.cli.contexts import complete_topics
+from keelog.cli.contexts import complete_topics, connect
 from keelog.cli.failures import OK, Partial, doing
 from keelog.cli.messages.reading import wait_until_dispatched
 from keelog.cli.messages.selectors import TIME_MS_MAX, TIMES, time
@@ -61,10 +61,10 @@ def ls(group: str | None, node: str, output: Output, **chosen: Any) -> int:
     """
     bodies = Bodies(chosen.pop("raw_body"), chosen.pop("no_body"))
     if group is None:
-        with doing("cannot list dead letters"), keelog.connect(node) as client:
+        with doing("cannot list dead letters"), connect(node) as client:
             output.rows(list(_counts(client)), ("group", "dead"))
         return OK
-    with doing(f"cannot show the dead letters of {group}"), keelog.connect(node) as client:
+    with doing(f"cannot show the dead letters of {group}"), connect(node) as client:
         letters = DeadLetters(client, group, **chosen)
         rows = (
             bodies.shape(message.record)
@@ -103,7 +103,7 @@ def resend(group: str, node: str, output: Output, **chosen: Any) -> int:
     ids, since, until = chosen["ids"], chosen["since"], chosen["until"]
     if is_all == bool(ids or since or until not in (None, TIME_MS_MAX)):
         raise click.UsageError("say which: --all, or --id, --since, --until")
-    with doing(f"cannot send dead letters back to {group}"), keelog.connect(node) as client:
+    with doing(f"cannot send dead letters back to {group}"), connect(node) as client:
         letters = DeadLetters(client, group, **chosen)
         found: Iterable[keelog.Message] = letters.read()
         if letters.ids:
@@ -262,7 +262,7 @@ def get(msg_id: str | None, output: Output, **options: Any) -> int:
     bodies = Bodies(options.pop("raw_body"), options.pop("no_body"))
     if msg_id is None and all(value is None for value in options.values()):
         raise click.UsageError("name a message: its ID, or options that say which")
-    with doing("cannot get the message"), keelog.connect(node) as client:
+    with doing("cannot get the message"), connect(node) as client:
         message = client.get(msg_id, **options)
         output.document(bodies.shape(message.record))
     return bodies.end()
@@ -291,7 +291,7 @@ def find(topic: str, key: str, output: Output, **options: Any) -> int:
     bodies = Bodies(options.pop("raw_body"), options.pop("no_body"))
     damage = DamagedPlaces(fails=options.pop("on_damage") == "fail")
     columns = shapes.MESSAGE_TABLE if output.format == "table" else shapes.MESSAGE_COLUMNS
-    with doing(f"cannot find messages of {topic} with key {key}"), keelog.connect(node) as client:
+    with doing(f"cannot find messages of {topic} with key {key}"), connect(node) as client:
         found = client.find(topic, key, on_damage=damage.pass_over, **options)
         rows = (bodies.shape(message.record) for message in found)
         if not output.rows(rows, columns) and not damage.places:

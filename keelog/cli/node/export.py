@@ -10,7 +10,7 @@ import click
 
 import keelog
 from keelog.cli import shapes
-from keelog.cli.contexts import complete_topics
+from keelog.cli.contexts import complete_topics, connect
 from keelog.cli.failures import doing
 from keelog.cli.messages.reading import BoundedReader, ConsumeChoice
 from keelog.cli.messages.selectors import StartPoint, time
@@ -78,7 +78,7 @@ def export(
     )  # fmt: skip
     with (
         doing(f"cannot export {', '.join(topics)}"),
-        keelog.connect(node) as client,
+        connect(node) as client,
         progress.shown(),
     ):
         for topic in topics:

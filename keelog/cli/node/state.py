@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 import keelog
+from keelog.cli.contexts import connect
 from keelog.cli.failures import OK, UNREACHABLE, doing, report
 from keelog.cli.options import command, node_option, node_options, output_options
 from keelog.cli.output import Output
@@ -63,7 +64,7 @@ def health(node: str, wait: float, output: Output) -> int:
 def _ask_health(node: str) -> dict[str, Any]:
     """The node's answer; one of the same form when there is none."""
     try:
-        with keelog.connect(node, timeout=_ASK_S) as client:
+        with connect(node, timeout=_ASK_S) as client:
             return dict(client.health().raw)
     except MqError as error:
         if not error.retriable:
@@ -84,7 +85,7 @@ def status(node: str, output: Output) -> None:
 
     Example: keelog status --json
     """
-    with doing(f"cannot ask the node at {node} for its status"), keelog.connect(node) as client:
+    with doing(f"cannot ask the node at {node} for its status"), connect(node) as client:
         show_status(client, output)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-import keelog
+from keelog.cli.contexts import connect
 from keelog.cli.failures import doing
 from keelog.cli.options import command, node_option, one_of, output_options
 from keelog.cli.output import Output, cut
@@ -76,7 +76,7 @@ def top(node: str, once: bool, interval: float, sort: str, output: Output) -> No
 
     Example: keelog top --once --json
     """
-    with doing(f"cannot ask the node at {node} for its status"), keelog.connect(node) as client:
+    with doing(f"cannot ask the node at {node} for its status"), connect(node) as client:
 
         def look(timeout_s: float | None = None) -> Fields:
             return dict(client.status(timeout_s).raw)

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 import keelog
-from keelog.cli.contexts import complete_topics
+from keelog.cli.contexts import complete_topics, connect
 from keelog.cli.failures import BadValue, doing
 from keelog.cli.messages.reading import offset_of
 from keelog.cli.messages.selectors import parse_place
@@ -43,7 +43,7 @@ def ls(node: str, output: Output) -> None:
 
     Example: keelog topic ls --json
     """
-    with doing(f"cannot list the topics of {node}"), keelog.connect(node) as client:
+    with doing(f"cannot list the topics of {node}"), connect(node) as client:
         found = sorted(client.topics(), key=_order)
         rows = [{**asdict(info), **_held(client.offsets(info.topic, sizes=True))} for info in found]
     if output.format == "table":
@@ -80,7 +80,7 @@ def describe(name: str, node: str, output: Output) -> None:
 
     Example: keelog topic describe orders
     """
-    with doing(f"cannot describe topic {name}"), keelog.connect(node) as client:
+    with doing(f"cannot describe topic {name}"), connect(node) as client:
         info = next((one for one in client.topics() if one.topic == name), None)
         if info is None:
             raise UnknownTopic(f"there is no topic {name}")
@@ -131,7 +131,7 @@ def create(
 
     Example: keelog topic create orders --queues 4 --retention 24
     """
-    with doing(f"cannot create topic {name}"), keelog.connect(node) as client:
+    with doing(f"cannot create topic {name}"), connect(node) as client:
         made = client.create_topic(
             name, queues, perm=perm, retention_hours=retention, exist_ok=True
         )
@@ -181,7 +181,7 @@ def remove(name: str, yes: bool, node: str, output: Output) -> None:
     """
     with doing(f"cannot remove topic {name}"):
         confirm(f"keelog topic rm {name}", "these messages", yes)
-        with keelog.connect(node) as client:
+        with connect(node) as client:
             found = client.delete_topic(name)
             if not found:
                 raise UnknownTopic(f"there is no topic {name}")
@@ -216,7 +216,7 @@ def purge(name: str, before: str, queue: int | None, yes: bool, node: str, outpu
         options["before_offset"] = _AFTER_ALL if place.kind == "end" else place.value
     with doing(f"cannot purge topic {name}"):
         confirm(f"keelog topic purge {name} --before {before}", "these messages", yes)
-        with keelog.connect(node) as client:
+        with connect(node) as client:
             found = client.purge_topic(name, **options)
     queues = [begin._asdict() for begin in found.queues]
     document = {"topic": name, "queues": queues, "left_in_log_bytes": found.left_in_log_bytes}
@@ -239,7 +239,7 @@ def ls_groups(shows_all: bool, node: str, output: Output) -> None:
 
     Example: keelog group ls
     """
-    with doing(f"cannot list the groups of {node}"), keelog.connect(node) as client:
+    with doing(f"cannot list the groups of {node}"), connect(node) as client:
         found = [one for one in client.groups() if shows_all or not is_system_group(one.group)]
     names = ("group", "members", "lag", "lag_ms")
     rows = ((one.group, len(one.members), one.lag, one.lag_ms) for one in found)
@@ -256,7 +256,7 @@ def describe_group(name: str, node: str, output: Output) -> None:
 
     Example: keelog group describe billing
     """
-    with doing(f"cannot describe group {name}"), keelog.connect(node) as client:
+    with doing(f"cannot describe group {name}"), connect(node) as client:
         known = client.groups(name)
         if not known:
             raise NotFound(f"group {name} is not known", "see the groups with: keelog group ls")
@@ -286,7 +286,7 @@ def reset(name: str, topic: str, to: str, queue: int | None, node: str, output: 
     place = parse_place(to, datetime.now().astimezone())
     if place.kind not in ("start", "end", "offset", "time"):
         raise BadValue(f"cannot reset to {to!r}", "write start, end, 123 or -15m")
-    with doing(f"cannot reset group {name}"), keelog.connect(node) as client:
+    with doing(f"cannot reset group {name}"), connect(node) as client:
         _check_idle(client, name)
         places: dict[int, int] = {}
         for one in client.offsets(topic):
@@ -313,7 +313,7 @@ def remove_group(name: str, yes: bool, node: str, output: Output) -> None:
     """
     with doing(f"cannot remove group {name}"):
         confirm(f"keelog group rm {name}", "its places", yes)
-        with keelog.connect(node) as client:
+        with connect(node) as client:
             _check_idle(client, name)
             if not client.delete_group(name):
                 raise NotFound(f"group {name} has no place in any topic", "keelog group ls")

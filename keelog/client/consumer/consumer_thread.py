@@ -16,6 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from keelog.client.consumer.engine import ConsumerEngine
 from keelog.client.consumer.options import ConsumerSettings
@@ -26,6 +27,9 @@ from keelog.client.transport.exchange import Call, NodeRole
 from keelog.client.transport.routes import Routes, gateway_place, local_ip
 from protocol.errors import ClientClosed, MqError, NotConnected, RefusedError
 from protocol.remoting.codes import BrokenFrame
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
 
 log = logging.getLogger("keelog.client")
 
@@ -50,6 +54,8 @@ class ConsumerThread:
         self._wake_fd = -1
         self._close_at: float | None = None
         self._is_stopping = self._has_ended = False
+        self._not_now: tuple[type[OSError], ...] = (BlockingIOError,)
+        """What a socket raises that has to wait."""
         self._thread = threading.Thread(target=self._run, name="keelog-consumer", daemon=True)
 
     def start(self) -> None:
@@ -219,9 +225,13 @@ class ConsumerThread:
         """Raises MqError, OSError."""
         asked = Call(NodeRole.CONTROL, "routes", {}, monotonic() + CONNECT_S_MAX)
         routes = Routes.of(self._core.ask(asked).header)
-        host, port = gateway_place(routes, self._core.endpoint)
+        tls = self._engine.settings.tls
+        host, port = gateway_place(routes, self._core.endpoint, tls is not None)
         try:
             connection = socket.create_connection((host, port), CONNECT_S_MAX)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if tls is not None:
+                connection = self._encrypted(connection, tls, host)
         except OSError as error:
             raise NotConnected(
                 f"the node at {self._core.endpoint} answered, but its gateway at {host}:{port}"
@@ -229,9 +239,16 @@ class ConsumerThread:
                 "open that port too; where it is published under another number, or its host is"
                 " another one here, start the node with --advertise",
             ) from None
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setblocking(False)
         return connection
+
+    def _encrypted(self, connection: socket.socket, tls: "SSLContext", host: str) -> socket.socket:
+        """After the handshake. Raises OSError."""
+        from ssl import SSLWantReadError, SSLWantWriteError
+
+        self._not_now = (BlockingIOError, SSLWantReadError, SSLWantWriteError)
+        with connection:  # which owns no descriptor any more after it
+            return tls.wrap_socket(connection, server_hostname=host)
 
     def _serve(self, connection: socket.socket) -> None:
         """Until the connection is lost, or the member is over. Raises OSError, BrokenFrame."""
@@ -248,7 +265,7 @@ class ConsumerThread:
                     if self._must_end(is_connected=True):
                         return
                     if exchange.unsent:
-                        with suppress(BlockingIOError):
+                        with suppress(*self._not_now):
                             del exchange.unsent[: connection.send(exchange.unsent)]
                     events = select.POLLIN | (select.POLLOUT if exchange.unsent else 0)
                 self._wait(due - now, connection, events)
@@ -273,10 +290,15 @@ class ConsumerThread:
 
     def _receive(self, connection: socket.socket, exchange: RemotingExchange) -> None:
         """Raises OSError, BrokenFrame."""
-        try:
-            size = connection.recv_into(exchange.room())
-        except BlockingIOError:
-            return
-        if not size:
-            raise ConnectionResetError("the gateway has closed the connection")
-        self._engine.received(size, monotonic())
+        # What OpenSSL holds makes no descriptor readable.
+        pending: Callable[[], int] = getattr(connection, "pending", lambda: 0)
+        while True:
+            try:
+                size = connection.recv_into(exchange.room())
+            except self._not_now:
+                return
+            if not size:
+                raise ConnectionResetError("the gateway has closed the connection")
+            self._engine.received(size, monotonic())
+            if not pending():
+                return

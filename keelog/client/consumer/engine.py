@@ -20,7 +20,7 @@ from protocol.remoting import bodies
 from protocol.remoting.codes import BadCommand, RequestCode, ResponseCode
 from protocol.remoting.header_fields import (
     ConsumerGroupHeader,
-    TopicHeader,
+    RouteHeader,
     UnregisterClientHeader,
 )
 from protocol.remoting.java_json import read_body, write_body, write_ext
@@ -175,7 +175,7 @@ class ConsumerEngine:
         for topic, due in self._route_at.items():
             if now >= due:
                 self._route_at[topic] = now + ROUTE_EVERY_S
-                asked = write_ext(TopicHeader(topic, True))
+                asked = write_ext(RouteHeader(topic, True))
                 code = RequestCode.GET_ROUTEINFO_BY_TOPIC
                 done = partial(self._route_found, topic)
                 self.exchange.ask(code, asked, now + REQUEST_S, done)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, TypedDict
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 from keelog.client.operations import milliseconds
 from keelog.client.options import OnDamage, check_names, check_on_damage
@@ -12,6 +12,9 @@ from protocol.errors import BadRequest, IllegalMessage
 from protocol.names import RETRY_PREFIX, check_topic, is_group_name
 from protocol.record.java_hash import java_hash
 from protocol.remoting.bodies import SubscriptionData
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
 
 Topics = str | Iterable[str] | Mapping[str, str]
 """One topic, several, or topics with the tags of each."""
@@ -45,6 +48,7 @@ class ConsumerOptions(TypedDict, total=False):
     `max_messages`: messages that may be held, not handled yet, 1,000 unless given.
     `max_bytes`: the same for their bytes, 16 MiB unless given. One message of each queue always
         has room.
+    `tls`: an `ssl.SSLContext`, for a node with a certificate (docs/tls.md); plain unless given.
     """
 
     tags: str | None
@@ -56,6 +60,7 @@ class ConsumerOptions(TypedDict, total=False):
     on_damage: OnDamage
     max_messages: int
     max_bytes: int
+    tls: "SSLContext | None"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +76,7 @@ class ConsumerSettings:
     on_damage: OnDamage = "skip"
     max_messages: int = MESSAGES_MAX
     max_bytes: int = BYTES_MAX
+    tls: "SSLContext | None" = None
 
     @property
     def retry_topic(self) -> str:

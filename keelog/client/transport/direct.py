@@ -45,6 +45,8 @@ RECEIVES_MAX = 64
 _TIMEVAL = struct.Struct("@ll")
 """C's `timeval` where `time_t` is a `long`, as on 64-bit Linux; elsewhere the kernel may refuse it.
 A timeout of Python's own socket would ask `poll` before each receive."""
+_PEER_CREDENTIALS = struct.Struct("iII")
+"""C's `struct ucred`: process, user, group."""
 _NOW = socket.MSG_DONTWAIT
 _SEND_NOW = _NOW | socket.MSG_NOSIGNAL
 
@@ -247,6 +249,7 @@ def _connecting_socket(family: int, address: Any) -> socket.socket:
         if family == socket.AF_UNIX:
             found.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
             found.connect(address)  # at once, or not at all: EAGAIN where too many wait
+            _check_owner(found)
         else:
             found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with suppress(BlockingIOError):
@@ -257,6 +260,15 @@ def _connecting_socket(family: int, address: Any) -> socket.socket:
         found.close()
         raise
     return found
+
+
+def _check_owner(connected: socket.socket) -> None:
+    """Raises PermissionError where the process that listens is another user's: a node takes its own
+    user and root alone, and any user may take a name while no node has it."""
+    found = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER_CREDENTIALS.size)
+    owner, own = _PEER_CREDENTIALS.unpack(found)[1], os.geteuid()
+    if own and owner not in (own, 0):
+        raise PermissionError(f"the local socket is of user {owner}")
 
 
 class Channel:
@@ -332,8 +344,8 @@ class Channel:
         return () if routes.writer is None else (routes.writer,)
 
     def _connect(self, endpoint: str, now: float) -> ZmtpConnection | None:
-        if now < self._again_at:
-            return None
+        if now < self._again_at or self._io.keys is not None:
+            return None  # ZeroMQ encrypts, and this connection does not
         self._again_at = now + RECONNECT_MS / 1_000
         try:
             link = self._link_to(endpoint)

@@ -32,9 +32,10 @@ from keelog.client.transport.exchange import (
     RepeatAfter,
     Retry,
 )
+from keelog.client.transport.keys import ClientKeys
 from keelog.client.transport.routes import HostNames, Routes, fill_in
 from protocol.addresses import DEFAULT_NODE, host_of, is_numeric
-from protocol.errors import BadRequest, MqError, NodeBusy, NotConnected
+from protocol.errors import BadRequest, MqError, NodeBusy, NotAllowed, NotConnected
 from protocol.wire import zmtp
 from protocol.wire.frames import HeaderPacker, unpack_answer
 
@@ -65,6 +66,7 @@ _EVENTS = (
     | zmq.EVENT_CONNECT_RETRIED
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
 CALLS_MAX = 65_536
 """Calls without an answer, at most; more are refused before anything is sent."""
@@ -78,11 +80,18 @@ class ZmqConnection:
     """A DEALER socket, the calls that wait for it, and those that wait for its replies."""
 
     def __init__(
-        self, context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str, exchange: Exchange
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        endpoint: str,
+        exchange: Exchange,
+        keys: ClientKeys | None = None,
     ) -> None:
         """Starts to connect. Raises BadRequest for an address that cannot be, NotConnected where
         the process may open no more sockets."""
         self.endpoint = endpoint
+        self._keys = None if endpoint.startswith("ipc://") else keys
+        self.is_unknown = False
+        """Whether the node has refused the client's key. ZeroMQ does not connect again then."""
         self.pending: deque[Call] = deque()
         self.exchange = exchange
         self.connected = False
@@ -130,6 +139,8 @@ class ZmqConnection:
                 (zmq.IPV6, int("[" in self.endpoint)),
             ):
                 socket.setsockopt(option, value)
+            if self._keys is not None:
+                self._keys.apply(socket)
             return socket, socket.get_monitor_socket(_EVENTS)
         except zmq.ZMQError as error:
             socket.disable_monitor()
@@ -210,6 +221,7 @@ class ZmqConnection:
             else:
                 self.refusals += 1
                 refused = True
+                self.is_unknown = self.is_unknown or event == zmq.EVENT_HANDSHAKE_FAILED_AUTH
                 # The other attempts are ZeroMQ's own, after a pause.
                 if self.families > 1 and self.refusals % 2 and not self.ever_connected:
                     self._try_other_family()
@@ -244,10 +256,11 @@ def _none_left(error: zmq.ZMQError | OSError) -> NotConnected:
 class IoThread:
     """Runs calls. Everything but `post`, `call` and `stop` belongs to the thread itself."""
 
-    def __init__(self, endpoint: str, retry: Retry) -> None:
+    def __init__(self, endpoint: str, retry: Retry, keys: ClientKeys | None = None) -> None:
         """Starts the thread, which connects to `endpoint`. Raises BadRequest for a bad address, and
         NotConnected where nothing more can be opened."""
         self.retry = retry
+        self.keys = keys
         self.routes: Routes | None = None
         self.control = endpoint
         self.names = HostNames()
@@ -401,7 +414,7 @@ class IoThread:
         link = self._links.get(endpoint)
         if link is None:
             self.names.look_up(endpoint)
-            link = ZmqConnection(self._context, endpoint, Exchange(self.retry))
+            link = ZmqConnection(self._context, endpoint, Exchange(self.retry), self.keys)
             self._links[endpoint] = link
             self._poller.register(link.socket, zmq.POLLIN)
             self._poller.register(link.monitor, zmq.POLLIN)
@@ -517,6 +530,9 @@ class IoThread:
         if lost:
             self._take_answers(link)
             self._lose(link, f"the connection to {link.endpoint} was lost")
+        if link.is_unknown:
+            self._refuse_all(link)
+            return
         if link.endpoint == self.control:
             if refused:
                 self._refused_at_first(link)
@@ -530,16 +546,27 @@ class IoThread:
         if up:
             self._dispatch_unrouted()
 
+    def _refuse_all(self, link: ZmqConnection) -> None:
+        """The node does not know the client's key. A later call asks anew; the outcome of one that
+        was sent before stays unknown."""
+        self._drop(link)
+        is_control = link.endpoint == self.control
+        calls = list(self._live.values()) if is_control else link.take_pending()
+        for call in calls:
+            if not (call.sent or call.maybe_done):
+                self._finish(call, _unknown_key(link.endpoint))
+
     def _refused_at_first(self, link: ZmqConnection) -> None:
         """A node that was never reached: more likely a wrong address than a restart."""
         if link.ever_connected:
             return
+        error: MqError
         if why := self.names.error(self.control):
             error = _unknown_host(why)
         elif link.refusals < self.retry.max_attempts * link.families:
             return
         elif link.is_foreign:
-            error = _foreign(self.control)
+            error = _foreign(self.control, self.keys)
         else:
             error = NotConnected(
                 f"nobody answers at {self.control}",
@@ -576,11 +603,11 @@ class IoThread:
             error = self._not_reached(call) or error
         self._finish(call, error)
 
-    def _not_reached(self, call: Call) -> NotConnected | None:
+    def _not_reached(self, call: Call) -> MqError | None:
         """What is known beside that nobody has answered; None for nothing."""
         control, wanted = self._links.get(self.control), self._wanted(call)
         if control is not None and control.is_foreign:
-            return _foreign(self.control)
+            return _foreign(self.control, self.keys)
         links = [link for one in wanted if (link := self._links.get(one)) is not None]
         if call.role is NodeRole.CONTROL or not wanted or any(one.ever_connected for one in links):
             return None
@@ -611,11 +638,29 @@ class IoThread:
         os.close(self._wake_fd)
 
 
-def _foreign(endpoint: str) -> NotConnected:
+def _foreign(endpoint: str, keys: ClientKeys | None) -> MqError:
+    """A node ends the connection of a client whose `server_key` is not its own, and of one without
+    keys where it has some, and says nothing: these are known by what the client has.
+    """
+    if keys is not None and not endpoint.startswith("ipc://"):
+        return NotAllowed(
+            f"whoever listens at {endpoint} does not have the secret key to server_key, or is a"
+            " node without keys",
+            "compare server_key with: keelog key show DIR, on the node's machine",
+        )
     return NotConnected(
         f"somebody listens at {endpoint}, but does not answer as a node",
         "name the address after the word ready of keelog serve: its ports for RocketMQ's clients,"
-        " followers and metrics are others",
+        " followers and metrics are others; a node with keys needs key= and server_key= (docs/"
+        "curve.md)",
+    )
+
+
+def _unknown_key(endpoint: str) -> NotAllowed:
+    return NotAllowed(
+        f"the node at {endpoint} does not know the key of this client",
+        "give your .key file, not the secret one, to whoever runs the node: it has to belong to a"
+        " user who is enabled",
     )
 
 

@@ -42,6 +42,8 @@ class Routes:
     """As `local`, for many large answers."""
     remoting: str | None = None
     """The gateway, where RocketMQ's clients connect; empty while it is not up, None without one."""
+    remoting_tls: str = ""
+    """`permissive` or `enforcing` where the gateway speaks TLS, too, or alone; else empty."""
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> "Routes":
@@ -58,6 +60,7 @@ class Routes:
             local=_local(fields.get("local")),
             bulk=_local(fields.get("bulk")),
             remoting=fields.get("remoting"),
+            remoting_tls=str(fields.get("remoting_tls") or ""),
         )
 
     def endpoints(self) -> set[str]:
@@ -152,10 +155,11 @@ class _LookUp:
         )
 
 
-def check_gateway(routes: Routes, endpoint: str) -> str:
+def check_gateway(routes: Routes, endpoint: str, by_tls: bool = False) -> str:
     """The address of the gateway of the node at `endpoint`; empty while it is not up.
 
-    Raises NotAllowed for a node that was started without one.
+    Raises NotAllowed for a node that was started without one, or with one that does not speak as
+    the client does, `by_tls` or plainly.
     """
     if routes.remoting is None:
         raise NotAllowed(
@@ -163,12 +167,22 @@ def check_gateway(routes: Routes, endpoint: str) -> str:
             "start the node with --remoting 127.0.0.1:10911; a reader alone needs none of it:"
             " keelog consume TOPIC --cursor NAME, or client.tail(topic, cursor=NAME)",
         )
+    if by_tls and not routes.remoting_tls:
+        raise NotAllowed(
+            f"the gateway of the node at {endpoint} has no certificate",
+            "leave tls out, or start the node with a certificate",
+        )
+    if not by_tls and routes.remoting_tls == "enforcing":
+        raise NotAllowed(
+            f"the gateway of the node at {endpoint} speaks TLS alone",
+            "give the consumer tls=ssl.create_default_context(cafile=...)",
+        )
     return routes.remoting
 
 
-def gateway_place(routes: Routes, endpoint: str) -> tuple[str, int]:
+def gateway_place(routes: Routes, endpoint: str, by_tls: bool = False) -> tuple[str, int]:
     """As `check_gateway`, its host and port. Raises NotConnected while it is not up."""
-    address = check_gateway(routes, endpoint)
+    address = check_gateway(routes, endpoint, by_tls)
     host, _, port = address.rpartition("://")[2].rpartition(":")
     if not port.isdigit():
         raise NotConnected(
@@ -180,8 +194,11 @@ def gateway_place(routes: Routes, endpoint: str) -> tuple[str, int]:
 def local_ip(endpoint: str) -> bytes:
     """The IPv4 address of this machine towards a node; without one, four bytes of the clock.
 
-    No packet is sent: connecting a datagram socket only chooses the address.
+    No packet is sent: connecting a datagram socket only chooses the address. A local socket counts
+    as loopback.
     """
+    if endpoint.startswith("ipc://"):
+        return bytes([127, 0, 0, 1])
     parts = urlsplit(endpoint)
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

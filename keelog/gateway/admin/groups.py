@@ -19,11 +19,13 @@ from keelog.client.event_loop import run
 from keelog.gateway import groups, members, to_clients, topics
 from keelog.gateway.admin.broker_info import BrokerCounts
 from keelog.gateway.connection import RemotingConnection, Reply, Request, json_reply, system_error
+from keelog.gateway.guard import check_found, check_topics
 from keelog.gateway.offsets import Commits, OfTopics, QueueFacts
 from keelog.gateway.places import GroupQueuePlace, WaitingResets
 from node.runtime.process import now_ms
 from node.store.config.topics_file import Topic
 from protocol import errors
+from protocol.access.remoting_needs import without_credentials
 from protocol.ids import parse_offset_message_id
 from protocol.record.codec import Record
 from protocol.remoting import bodies
@@ -222,11 +224,13 @@ class GroupHandlers:
         commit = self._commits.commit
         await asyncio.gather(*(commit(topic, group, n, offset) for n, offset in places.items()))
 
-    async def clone(self, _: Request, wanted: hf.CloneOffsetHeader) -> Reply:
+    async def clone(self, request: Request, wanted: hf.CloneOffsetHeader) -> Reply:
         """314: a group gets the offsets of another, of one topic or of all that it reads."""
         known = await self._commits.of(wanted.src_group)
         here = self._members.groups.get(wanted.src_group)
-        for name in [wanted.topic] if wanted.topic.strip() else sorted(known):
+        names = [wanted.topic] if wanted.topic.strip() else sorted(known)
+        check_topics(request, names)
+        for name in names:
             if self._topics.find(name) is None:
                 continue
             is_read = here is None or not here.subscriptions or name in here.subscriptions
@@ -280,15 +284,16 @@ class GroupHandlers:
 
     async def running_info(self, request: Request, wanted: hf.RunningInfoHeader) -> Reply:
         """307: what a client does."""
-        code = RequestCode.GET_CONSUMER_RUNNING_INFO
-        return await self._call(wanted.consumer_group, wanted.client_id, code, request.header.ext)
+        code, ext = RequestCode.GET_CONSUMER_RUNNING_INFO, without_credentials(request.header.ext)
+        return await self._call(wanted.consumer_group, wanted.client_id, code, ext)
 
     async def consume(self, request: Request, wanted: hf.ConsumeDirectlyHeader) -> Reply:
         """309: a client gets a message outside of the order, and reports what became of it. Raises
         BadRequest for what is no message id, NotFound."""
         record = self._look_up(parse_offset_message_id(wanted.msg_id)[1])
+        check_found(request, record)
         added = {"brokerName": self._topics.name.broker, "topicSysFlag": "0", "groupSysFlag": "0"}
-        ext = {**request.header.ext, **added}
+        ext = {**without_credentials(request.header.ext), **added}
         code = RequestCode.CONSUME_MESSAGE_DIRECTLY
         return await self._call(wanted.consumer_group, wanted.client_id, code, ext, record.raw)
 

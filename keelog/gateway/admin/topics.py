@@ -17,6 +17,7 @@ from keelog.client.event_loop import run
 from keelog.gateway import members, topics
 from keelog.gateway.admin.broker_info import BrokerCounts
 from keelog.gateway.connection import Reply, Request, json_reply, system_error
+from keelog.gateway.guard import seen_topics
 from keelog.gateway.offsets import Commits, QueueFacts
 from keelog.gateway.places import WaitingResets
 from keelog.gateway.settings import SELF_TEST_TOPIC, TBW102
@@ -287,11 +288,11 @@ class NameServerHandlers:
             count = len(self._table())
         return Reply(ext={"wipeTopicCount" if is_wiped else "addTopicCount": str(count)})
 
-    def topics_of_cluster(self, _: Request, wanted: hf.ClusterHeader) -> Reply:
+    def topics_of_cluster(self, request: Request, wanted: hf.ClusterHeader) -> Reply:
         """224: the topics of a cluster, which is this node."""
         is_ours = wanted.cluster == self._topics.name.cluster
         names = tuple(self._table()) if is_ours else ()
-        return json_reply(bodies.TopicList(names))
+        return json_reply(bodies.TopicList(seen_topics(request, names)))
 
     def system_topics(self, request: Request) -> Reply:
         """304: the cluster and the broker, which have topics of their names."""
@@ -299,18 +300,18 @@ class NameServerHandlers:
         names = (self._topics.name.cluster, self._topics.name.broker)
         return json_reply(bodies.TopicList(names, address))
 
-    def flagged(self, has: int, lacks: int, _: Request) -> Reply:
+    def flagged(self, has: int, lacks: int, request: Request) -> Reply:
         """311 to 313: the topics of which the flags have a bit, and lack another."""
         flags = {n: t.topic_sys_flag for n, t in self._table().items()}
         names = (name for name, flag in flags.items() if flag & has and not flag & lacks)
-        return json_reply(bodies.TopicList(tuple(names)))
+        return json_reply(bodies.TopicList(seen_topics(request, names)))
 
-    def own_system_topics(self, _: Request) -> Reply:
+    def own_system_topics(self, request: Request) -> Reply:
         """305: of a broker: the topics that clients may not make, also those that nobody has made:
         tools show what is not among them as a topic of users."""
         known = self._table()
         names = SYSTEM_TOPICS.union(name for name in known if is_system_topic(name, self._topics))
-        return json_reply(bodies.TopicList(tuple(sorted(names))))
+        return json_reply(bodies.TopicList(seen_topics(request, sorted(names))))
 
 
 def is_system_topic(name: str, of: topics.Topics) -> bool:

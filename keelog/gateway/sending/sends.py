@@ -23,6 +23,7 @@ from keelog.client.send.record_batch import BatchReceipt, EncodedColumns
 from keelog.client.send.sender import SEND_BYTES_MAX
 from keelog.gateway import groups, settings, topics
 from keelog.gateway.connection import Reply, Request, system_error
+from keelog.gateway.guard import check_found
 from keelog.gateway.sending import stored_properties as stored
 from keelog.gateway.sending.half import HALF_PLACE, asks_for_transaction, half_properties
 from keelog.gateway.sending.writer_link import BatchDone, RecordDone, WriterLink
@@ -183,7 +184,10 @@ class Sends:
         """Sends one message to the writer, `added` at the end of its properties. `done` gets the
         outcome, which is else replied: it names the queue of the message, not that in which it
         waits. Raises IllegalMessage and its kinds."""
-        properties = stored.stored_properties(wanted.properties.encode(), added, self._keys.next)
+        given = wanted.properties.encode()
+        if request.asker is not None:
+            given = stored.own_recall(given, place.topic)
+        properties = stored.stored_properties(given, added, self._keys.next)
         wait = None if stored.waits_for_disk(properties) else WAIT_NONE
         now = now_ms()
         if is_half:
@@ -275,6 +279,7 @@ class Sends:
             record = self._look_up(wanted.offset)
         except errors.NotFound as error:
             return system_error(error.reason)
+        check_found(request, record)
         times_max = wanted.max_reconsume_times
         if times_max is None:
             times_max = group.retry_times_max

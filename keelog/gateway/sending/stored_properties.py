@@ -37,6 +37,7 @@ _KEY_START = f"{props.UNIQUE_KEY}\x01".encode()
 _NAME_END, _PAIR_END = b"\x01", b"\x02"
 _NO_VALUE, _NO_NAME = b"\x01\x02", b"\x02\x01"
 _NO_WAIT = f"{props.WAIT}\x01false\x02".encode()
+_DELETE_START = f"{props.TIMER_DELETE_KEY}\x01".encode()
 _DELAY_START = f"{props.DELAY}\x01".encode()
 _LEVEL_CHARS_MAX = 11
 
@@ -61,6 +62,19 @@ def stored_properties(given: bytes, added: bytes, new_key: Callable[[], str]) ->
     if not unique_key_of(given):
         given += _KEY_START + new_key().encode() + _PAIR_END
     return given + added
+
+
+def own_recall(given: bytes, topic: str) -> bytes:
+    """Properties of a message to a topic. One that takes another back names it with the topic then,
+    so that it takes back a message of its own topic, and of no other."""
+    if _DELETE_START not in given:
+        return given
+    found = props.decode_raw_properties(given)
+    name, own = props.TIMER_DELETE_KEY.encode(), f"{topic}+".encode()
+    key = found.get(name, b"")
+    if key and not key.startswith(own):
+        found[name] = own + key
+    return waiting.joined_properties(found)
 
 
 def waits_for_disk(properties: bytes) -> bool:

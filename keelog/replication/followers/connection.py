@@ -6,7 +6,7 @@ here after a power cut too.
 
 They speak by RocketMQ's default replication, or as its brokers do where a controller elects the
 master. A connection sleeps for nobody. Bytes go from the page cache to the socket (sendfile);
-nothing of the log is in this process.
+nothing of the log is in this process, but with TLS a record of it at a time.
 """
 
 import os
@@ -23,7 +23,20 @@ from protocol import addresses, errors, ha, names
 
 TURN_BYTES_MAX = 1024 * 1024
 """What one follower gets in a turn, so that others have theirs."""
-RECEIVED_AT_ONCE = 512 * ha.REPORT_BYTES
+TLS_RECORD_BYTES = 16 * 1024
+"""The most that one record of TLS holds."""
+RECEIVED_AT_ONCE = TLS_RECORD_BYTES
+"""A whole record: what stays in OpenSSL makes no descriptor readable."""
+
+
+class Peer(NamedTuple):
+    """From where somebody follows; an IPv6 address without brackets."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 class FlushedLog:
@@ -169,6 +182,8 @@ class FollowerConnection:
     _heard_at: float
     since_ms: int
     _wire: PlainWire = field(default_factory=PlainWire)
+    _is_encrypted: bool = False
+    """Whether the socket is one of TLS (`TlsSocket`): nothing may go to its descriptor then."""
     _admit: Callable[["FollowerConnection", int], None] | None = None
     """Is asked about the first report, and raises FollowerGone for one that is known to be of
     another log."""
@@ -342,7 +357,13 @@ class FollowerConnection:
             self._head = self._head[count:]
             return count
         assert self._segment is not None
-        count = os.sendfile(self.fd, self._segment, self.sent - self._segment_start, self._left)
+        at = self.sent - self._segment_start
+        if self._is_encrypted:
+            # The same bytes again after a send that could not go on, as OpenSSL asks for.
+            data = os.pread(self._segment, min(self._left, TLS_RECORD_BYTES), at)
+            count = self._socket.send(data) if data else 0
+        else:
+            count = os.sendfile(self.fd, self._segment, at, self._left)
         if not count:
             raise FollowerGone(Gone.CUT, f"a segment of this node ends at {self.sent}")
         self.sent += count

@@ -9,13 +9,14 @@ import os
 import select
 import socket
 import time
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from keelog.replication.followers import connection as connections
 from keelog.replication.followers.book import AheadBefore, ElectedRule, FollowerBook
-from keelog.replication.followers.connection import FollowerConnection, FollowerGone, Gone
+from keelog.replication.followers.connection import FollowerConnection, FollowerGone, Gone, Peer
+from node.access.tls_settings import ClientAuth, TlsMode, load_tls, server_tls
 from node.runtime import disk, process, run_files, state_page, wakeup
 from node.runtime.addresses import AllowedPeers, open_port, parse_listen
 from node.runtime.event_log import fields
@@ -23,6 +24,10 @@ from node.runtime.settings import Settings
 from node.runtime.store_paths import check_held
 from node.store.identity.roles import load_master_epochs
 from protocol import addresses
+
+if TYPE_CHECKING:
+    from keelog.replication.followers.newcomers import Known, Newcomers
+    from node.access.tls import ServerTls
 
 log = logging.getLogger("keelog.followers")
 
@@ -40,14 +45,19 @@ STOP_S_MAX = 2.0
 """How long a stop waits for followers to get the end of the log and to acknowledge it."""
 SHORTAGE_S = 0.1
 """The pause after a connection that could not be taken for want of a descriptor."""
-Events = Mapping[int, int]
+Events = dict[int, int]
 
 
 class FollowerServer:
     """Owns the listening socket, the connections and the state page."""
 
     def __init__(
-        self, root: Path, settings: Settings, listener: socket.socket, page: state_page.WorkerPage
+        self,
+        root: Path,
+        settings: Settings,
+        listener: socket.socket,
+        page: state_page.WorkerPage,
+        tls: "ServerTls | None" = None,
     ) -> None:
         """The current folder must be `keelog/run`."""
         self._root = root
@@ -57,6 +67,7 @@ class FollowerServer:
             settings.ha_send_heartbeat_interval / 1000, settings.ha_housekeeping_interval / 1000
         )
         self._allowed = AllowedPeers(settings.ha_allowed_peers)
+        self._allowed_text = settings.ha_allowed_peers
         self._log = connections.FlushedLog(root)
         controller_id = settings.controller_id
         self._rule = ElectedRule(root, controller_id) if controller_id else None
@@ -70,6 +81,13 @@ class FollowerServer:
         self._epoll = select.epoll()
         for fd in (listener.fileno(), self._wakeup.watched):
             self._epoll.register(fd, select.EPOLLIN)
+        self._tls = tls
+        self._newcomers: Newcomers | None = None
+        if tls is not None:
+            # Only here: OpenSSL costs a start 50 ms.
+            from keelog.replication.followers import newcomers
+
+            self._newcomers = newcomers.Newcomers(tls, self._epoll)
         self._blocked: set[int] = set()
         """The connections that wait until they can be written to."""
         self._acknowledged = self._count = -1
@@ -123,10 +141,23 @@ class FollowerServer:
             self._wakeup.rings()
         if self._listener.fileno() in events and now >= self._accept_at:
             self._accept(now)
+        if self._newcomers is not None:
+            for known in self._newcomers.turn(events, now):
+                self._begin_known(known, now)
         self._look(now)
         is_due = now - self._heartbeat_at >= HEARTBEAT_S
         if is_due and self._rule is not None:
             self._rule.look()
+        self._serve(events, now)
+        self._publish()
+        if is_due:
+            self._heartbeat_at = now
+            self._keep_house(now)
+        if now >= self._show_at:
+            self._show_at = now + SHOW_S
+            self._show(now)
+
+    def _serve(self, events: Events, now: float) -> None:
         for fd, connection in list(self._connections.items()):
             try:
                 if events.get(fd, 0) & ~select.EPOLLOUT:
@@ -136,16 +167,14 @@ class FollowerServer:
                 self._end(connection, gone)
             else:
                 self._watch(connection)
-        self._publish()
-        if is_due:
-            self._heartbeat_at = now
-            check_held()
-            self._page.beat(process.now_ms())
-            process.met_damage.turn(now)
-            self._log.look_for_page()
-        if now >= self._show_at:
-            self._show_at = now + SHOW_S
-            self._show(now)
+
+    def _keep_house(self, now: float) -> None:
+        check_held()
+        self._page.beat(process.now_ms())
+        process.met_damage.turn(now)
+        self._log.look_for_page()
+        if self._tls is not None:
+            self._tls.look(now)
 
     def _look(self, now: float) -> None:
         """Takes in how far the log is; after a new epoch nobody may have what was cut."""
@@ -177,21 +206,47 @@ class FollowerServer:
             return
         if "." in host:
             host = host.removeprefix("::ffff:")  # IPv4, at a socket for both kinds
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        peer = Peer(host, port)
+        if self._newcomers is None:
+            why = "" if self._allowed.allow(host) else f"ha_allowed_peers does not name {host}"
+            self._begin(connected, peer, now, why)
+        elif (ended := self._newcomers.come(connected, peer, now)) is not None:
+            self._begin_known(ended, now)
+
+    def _begin_known(self, known: "Known", now: float) -> None:
+        """With TLS, once it is known how a connection speaks."""
+        from keelog.replication.followers.newcomers import refusal
+
+        assert self._tls is not None
+        if known.connected.fileno() < 0:
+            log.info("a follower went at once", extra=fields(follower=known.peer, why=known.why))
+            return
+        is_named = self._allowed.allow(known.peer.host)
+        why = refusal(known, self._tls.mode, self._allowed_text, is_named)
+        self._begin(known.connected, known.peer, now, why, known.is_encrypted)
+
+    def _begin(
+        self,
+        connected: socket.socket,
+        peer: Peer,
+        now: float,
+        why_not: str,
+        is_encrypted: bool = False,
+    ) -> None:
+        """Serves a connection, or ends it at once, with the reason."""
         wire = connections.PlainWire()
         if self._rule is not None:
             epochs = partial(load_master_epochs, self._root)
             wire = connections.SwitchWire(epochs, lambda: max(0, self._acknowledged))
         admit = self._admit if self._rule is None else None
         connection = FollowerConnection(
-            connected, address, self._pace, now, process.now_ms(), wire, admit
+            connected, str(peer), self._pace, now, process.now_ms(), wire, is_encrypted, admit
         )
         self._connections[connection.fd] = connection
         self._epoll.register(connection.fd, select.EPOLLIN)
-        log.info("a follower connected", extra=fields(follower=address))
-        if not self._allowed.allow(host):
-            why = f"ha_allowed_peers does not name {host}"
-            self._end(connection, FollowerGone(Gone.NOT_ALLOWED, why))
+        log.info("a follower connected", extra=fields(follower=peer, tls=is_encrypted))
+        if why_not:
+            self._end(connection, FollowerGone(Gone.NOT_ALLOWED, why_not))
         elif len(self._connections) > FOLLOWERS_MAX:
             self._end(connection, FollowerGone(Gone.CROWD, f"{FOLLOWERS_MAX} are connected"))
 
@@ -248,6 +303,8 @@ class FollowerServer:
     def close(self) -> None:
         for connection in self._connections.values():
             connection.close()
+        if self._newcomers is not None:
+            self._newcomers.close()
         self._epoll.close()
         self._wakeup.close()
         self._writer.close()
@@ -261,6 +318,14 @@ def listen(host: str, port: int) -> socket.socket:
     listener.setblocking(False)
     os.set_inheritable(listener.fileno(), False)
     return listener
+
+
+def followers_tls(settings: Settings) -> "ServerTls | None":
+    """The context of the port for followers: who comes by TLS shows a certificate, where somebody
+    is named who signs these, whatever RocketMQ's clients are asked for. Raises TlsRefused and
+    BadRequest."""
+    has_trust = bool(load_tls(settings).settings.tls_server_trust_cert_path)
+    return server_tls(settings, ClientAuth.REQUIRE if has_trust else ClientAuth.NONE)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -283,11 +348,13 @@ def _serve(child: process.ChildProcess, settings: Settings, stop: process.StopFl
     root = child.root
     host, port = parse_listen(child.options.bind, addresses.REPLICATION_PORT)
     with process.take_place(root, wakeup.FOLLOWERS_SLOT) as page:
+        tls = followers_tls(settings)
         listener = listen(host, port)
-        if not addresses.is_loopback(host) and not settings.ha_allowed_peers:
+        is_closed = tls is not None and tls.mode is TlsMode.ENFORCING and tls.asks_all
+        if not (addresses.is_loopback(host) or settings.ha_allowed_peers or is_closed):
             details = fields(address=host)
             log.warning("everybody who reaches this address gets the log", extra=details)
-        server = FollowerServer(root, settings, listener, page)
+        server = FollowerServer(root, settings, listener, page, tls)
         try:
             child.report_ready(f"tcp://{host}:{listener.getsockname()[1]}")
             server.run(stop)

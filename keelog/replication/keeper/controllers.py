@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from keelog.client.consumer.remoting_exchange import RemotingAnswer
 from keelog.replication.replica.master_link import ANSWER_S, RemotingAsker
@@ -19,6 +19,9 @@ from node.store.identity import roles
 from protocol.errors import RefusedError, ServiceNotAvailable
 from protocol.remoting.codes import ResponseCode
 from protocol.remoting.controller import ControllerCode, ControllerReply
+
+if TYPE_CHECKING:
+    from node.access.tls import ClientTls
 
 log = logging.getLogger("keelog.keeper")
 
@@ -34,9 +37,10 @@ class ControllersAway(ServiceNotAvailable):
 class Controllers:
     """Asks the leader. For one thread, which waits meanwhile."""
 
-    def __init__(self, places: Sequence[str]) -> None:
+    def __init__(self, places: Sequence[str], tls: "ClientTls | None" = None) -> None:
         """`places` are HOST:PORT each."""
         self._places = tuple(places)
+        self._tls = tls
         self._asker: RemotingAsker | None = None
         self.leader = ""
         """Where it is; empty while none is known."""
@@ -60,7 +64,7 @@ class Controllers:
         whys = []
         for place in self._places:
             try:
-                with RemotingAsker(place, ANSWER_S) as asker:
+                with RemotingAsker(place, ANSWER_S, self._tls) as asker:
                     said = asker.ask(ControllerCode.GET_METADATA_INFO)
             except OSError as error:
                 whys.append(f"{place}: {error}")
@@ -68,7 +72,7 @@ class Controllers:
             leader = said.ext.get("controllerLeaderAddress") or ""
             if leader:
                 self.leader = leader
-                return RemotingAsker(leader, ANSWER_S)
+                return RemotingAsker(leader, ANSWER_S, self._tls)
             whys.append(f"{place}: it knows no leader")
         raise ControllersAway("; ".join(whys), "are the controllers' processes running?")
 
@@ -83,8 +87,14 @@ class HeartBeats:
     """A thread for each controller, so that one that hangs delays no other. A controller takes a
     node for dead when its connection ends."""
 
-    def __init__(self, places: Sequence[str], values: Callable[[], Ext | None]) -> None:
+    def __init__(
+        self,
+        places: Sequence[str],
+        values: Callable[[], Ext | None],
+        tls: "ClientTls | None" = None,
+    ) -> None:
         """`values` returns the fields of a heart-beat; None: none is to be sent now."""
+        self._tls = tls
         self._values = values
         self._over = threading.Event()
         self._taken = dict.fromkeys(places, False)
@@ -103,7 +113,7 @@ class HeartBeats:
     def _run(self, place: str) -> None:
         while not self._over.is_set():
             try:
-                with RemotingAsker(place, ANSWER_S) as asker:
+                with RemotingAsker(place, ANSWER_S, self._tls) as asker:
                     while not self._over.is_set():
                         if (values := self._values()) is not None:
                             asker.ask(ControllerCode.BROKER_HEARTBEAT, values)

@@ -9,15 +9,17 @@ Each reason why a node stops following its master is for people to decide. Nothi
 The node goes on serving what it has, and looks again when it is started again.
 """
 
-import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from keelog.replication.replica.master_link import MasterFacts
-from node.runtime.addresses import split_place
+from keelog.replication.replica.master_link import MasterFacts, connect_to
 from node.store.identity.roles import load_master_epochs, save_master_epochs
 from protocol import ha
 from protocol.errors import BadRequest, RefusedError
+
+if TYPE_CHECKING:
+    from node.access.tls import ClientTls
 
 REWIND = "keelog replica rewind DIR --to OFFSET shows what would be cut"
 
@@ -162,9 +164,11 @@ def note_epoch(root: Path, epoch: ha.MasterEpoch) -> None:
         save_master_epochs(root, ha.with_epoch(known, epoch))
 
 
-def ask_greeting(place: str, broker_id: int, timeout_s: float) -> ha.MasterGreeting:
+def ask_greeting(
+    place: str, broker_id: int, timeout_s: float, tls: "ClientTls | None" = None
+) -> ha.MasterGreeting:
     """Connects to the replication at HOST:PORT for its greeting alone. Raises OSError."""
-    with socket.create_connection(split_place(place), timeout_s) as connected:
+    with connect_to(place, timeout_s, tls) as connected:
         connected.sendall(ha.encode_greeting(broker_id))
         reader = ha.GreetingReader()
         while data := connected.recv(_RECEIVED_AT_ONCE):

@@ -5,6 +5,7 @@ One object for the life of the process. `turn` does what is possible now and wai
 
 import logging
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from keelog.replication.replica import comparison, master_link
 from keelog.replication.replica.log_copy import LogAssembler, LogCopy
@@ -15,6 +16,9 @@ from node.runtime.run_files import COMPARING, CONNECTING, FOLLOWING, STOPPED, WA
 from node.writer.log.flush import JobThread
 from protocol.errors import ServiceNotAvailable
 from protocol.ha import ONE_BYTE_BEHIND, LogFrame, MasterEpoch
+
+if TYPE_CHECKING:
+    from node.access.tls import ClientTls
 
 log = logging.getLogger("keelog.replica")
 
@@ -41,10 +45,16 @@ class MasterFollower:
     """`find` says where the master is."""
 
     def __init__(
-        self, copy: LogCopy, find: Callable[[], MasterPlace], now: float, broker_id: int = 0
+        self,
+        copy: LogCopy,
+        find: Callable[[], MasterPlace],
+        now: float,
+        broker_id: int = 0,
+        tls: "ClientTls | None" = None,
     ) -> None:
         """With a `broker_id`, which a controller gave, it follows an elected master."""
         self._copy = copy
+        self._tls = tls
         self._broker_id = broker_id
         self._epoch: MasterEpoch | None = None
         """That of the last frame, which is in the file."""
@@ -179,7 +189,7 @@ class MasterFollower:
                 )
                 self._try_at = now + PAUSE_S_MAX / 5
                 return
-            self._connector.start(master_link.ConnectJob(self.address))
+            self._connector.start(master_link.ConnectJob(self.address, self._tls))
 
     def _connected(self, job: master_link.ConnectJob, now: float) -> None:
         self.facts = job.facts or self.facts
@@ -193,7 +203,7 @@ class MasterFollower:
             self._turned_away = 0
             self._lose(job.why, now)
             return
-        self._link = MasterLink(job.connected, now, self._broker_id)
+        self._link = MasterLink(job.connected, now, self._broker_id, self._tls is not None)
         self.connections += 1
         self.lacks = ""
         if self._broker_id:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import zmq
 
@@ -19,23 +19,31 @@ from keelog.replication.replica.follower import MasterFollower, StartsElsewhere
 from keelog.replication.replica.log_copy import LogCopy, begin_as_master, has_log, settings_of_copy
 from keelog.replication.replica.master_link import ask_facts, find_master
 from keelog.replication.replica.tables import MasterTables
+from node.access.known_keys import gate_of
+from node.access.tls_settings import client_tls
 from node.runtime import addresses, disk, process, run_files, state_page, store_paths, wakeup
 from node.runtime.event_log import fields
 from node.runtime.settings import Settings
+from node.serving.curve_server import open_server
 from node.serving.request_server import Received, Server, serve_waiting
 from node.store.identity.roles import REPLICA, StoreRole, load_role, save_role
 from node.writer import broker_checkpoint, loop, requests
 from node.writer.stats import WriterStats
 from node.writer.store import WriterStore
 from protocol.errors import BadRequest, MqError, NodeFollows
-from protocol.wire.frames import Header, request_id
+from protocol.wire.frames import Header
+
+if TYPE_CHECKING:
+    from node.access.tls import ClientTls
 
 log = logging.getLogger("keelog.replica")
 
 ANSWERS_AT_ONCE = 100
-QUESTIONS = frozenset({"ping", "topics", "groups", "cursor_get", "cursor_commit"})
+QUESTIONS = frozenset(
+    {"ping", "topics", "groups", "cursor_get", "cursor_commit", "users", "change_users"}
+)
 """Places of groups are taken as by a Java slave, for the time without a master: the master's own
-replace them."""
+replace them. Users are each node's own, as at a broker and its slaves."""
 
 HEARTBEAT_S = 0.1
 STATE_EVERY_S = 0.5
@@ -56,6 +64,7 @@ class Replica:
         workers: wakeup.Waiters,
         find: Callable[[], run_files.MasterPlace],
         source: str,
+        tls: "ClientTls | None" = None,
     ) -> None:
         now = time.monotonic()
         self.store = store
@@ -64,8 +73,8 @@ class Replica:
         self.source = source
         self.copy = LogCopy(store, workers, now)
         broker_id = store.settings.controller_id
-        self.follower = MasterFollower(self.copy, find, now, broker_id)
-        self.tables = MasterTables(store.root, store.topics, store.offsets, now)
+        self.follower = MasterFollower(self.copy, find, now, broker_id, tls)
+        self.tables = MasterTables(store.root, store.topics, store.offsets, now, tls)
         self.stats = WriterStats(store.root, True)
         self._beat_at = self._state_at = self._checkpoint_at = 0.0
         self._shown = run_files.read_follow_state(store.root)
@@ -209,7 +218,7 @@ class Replica:
         """Answers questions and refuses the rest, up to a number that does not delay the copy."""
         serve_waiting(self.server, ANSWERS_AT_ONCE, str(self.store.root), self._answer)
 
-    def _answer(self, operation: str, header: Header, _: Received) -> Header:
+    def _answer(self, operation: str, header: Header, received: Received) -> Header:
         if operation not in QUESTIONS:
             raise NodeFollows(
                 f"this node follows {self.source} and takes {operation[:40]} from no client",
@@ -217,7 +226,7 @@ class Replica:
             )
         if operation == "cursor_commit":
             self.copy.settle()  # so that the ends of queues are up to date
-        return requests.answer_other(self.store, operation, header, request_id(header))
+        return requests.answer_other(self.store, operation, header, received)
 
     def _stop(self) -> None:
         """Ends the connection, flushes, waits for the workers, and leaves the mark of a clean
@@ -267,13 +276,15 @@ def _serve(child: process.ChildProcess, settings: Settings, stop: process.StopFl
     source = addresses.parse_follow(settings.follow)
     find = partial(find_master, root, source, settings.follow_remoting)
     segment_bytes = settings.mapped_file_size_commit_log
-    prepare = partial(_prepare, find=find, segment_bytes=segment_bytes)
+    tls = client_tls(settings)
+    prepare = partial(_prepare, find=find, segment_bytes=segment_bytes, tls=tls)
     store = loop.open_own_store(child, settings_of_copy(settings), prepare)
     context: wakeup.Context = zmq.Context()
     workers = wakeup.Waiters(context, root, loop.is_log_follower)
-    server = Server(context, child.options.bind, local=child.options.local)
+    gate = gate_of(root) if child.options.keys else None
+    server = open_server(gate, context, child.options.bind, local=child.options.local)
     child.what = f"the replica of {root} stops, its log can no longer be trusted"
-    replica = Replica(store, server, workers, find, str(source))
+    replica = Replica(store, server, workers, find, str(source), tls)
     child.report_ready(server.endpoint)
     try:
         replica.run(stop)
@@ -287,12 +298,17 @@ def _serve(child: process.ChildProcess, settings: Settings, stop: process.StopFl
     context.destroy(linger=1000)
 
 
-def _prepare(root: Path, find: Callable[[], run_files.MasterPlace], segment_bytes: int) -> None:
+def _prepare(
+    root: Path,
+    find: Callable[[], run_files.MasterPlace],
+    segment_bytes: int,
+    tls: "ClientTls | None",
+) -> None:
     """Before the store is opened: an empty one begins as the master's log, where that says how."""
     remoting = find().remoting
     if not remoting or has_log(root):
         return
-    facts = ask_facts(remoting)
+    facts = ask_facts(remoting, tls=tls)
     if facts is not None:
         begin_as_master(root, facts, segment_bytes)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from keelog.client.consumer.remoting_exchange import RemotingAnswer
 from node.runtime.addresses import MasterSource, remoting_beside, split_place
@@ -24,6 +24,9 @@ from protocol.remoting.frame_reader import FrameReader, frame_head
 from protocol.remoting.headers import RemotingHeader
 from protocol.remoting.java_json import read_body
 
+if TYPE_CHECKING:
+    from node.access.tls import ClientTls
+
 ANSWER_S = 3.0
 """How long a connection to the port for requests, or an answer, may take."""
 CONNECT_S = 5.0
@@ -33,12 +36,19 @@ READS_AT_ONCE = 16
 _SEGMENT_SETTING = "mappedFileSizeCommitLog"
 
 
+def connect_to(place: str, timeout_s: float, tls: "ClientTls | None") -> socket.socket:
+    """Connects to HOST:PORT, and shakes hands where TLS is asked for. Raises OSError."""
+    host, port = split_place(place)
+    connected = socket.create_connection((host, port), timeout_s)
+    return connected if tls is None else tls.wrap(connected, host)
+
+
 class RemotingAsker:
     """One connection. All methods raise OSError, TimeoutError among them, when it is of no use."""
 
-    def __init__(self, place: str, timeout_s: float) -> None:
+    def __init__(self, place: str, timeout_s: float, tls: "ClientTls | None" = None) -> None:
         """Connects to HOST:PORT."""
-        self._socket = socket.create_connection(split_place(place), timeout_s)
+        self._socket = connect_to(place, timeout_s, tls)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._reader = FrameReader()
         self._opaques = count(1)
@@ -80,9 +90,14 @@ class MasterFacts(NamedTuple):
     segment_bytes: int = 0
 
 
-def ask_facts(place: str, with_segments: bool = True) -> MasterFacts | None:
+def ask_facts(
+    place: str, with_segments: bool = True, tls: "ClientTls | None" = None
+) -> MasterFacts | None:
     """Asks the master at HOST:PORT (28, and 26 `with_segments`); None without such an answer."""
-    with suppress(OSError, MqError, ValueError, KeyError), RemotingAsker(place, ANSWER_S) as asker:
+    with (
+        suppress(OSError, MqError, ValueError, KeyError),
+        RemotingAsker(place, ANSWER_S, tls) as asker,
+    ):
         answer = asker.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
         if answer.code != ResponseCode.SUCCESS:
             return None
@@ -108,8 +123,11 @@ class MasterLink:
     """A connected socket, which this object owns and never blocks on. With a `broker_id` it speaks
     as where a controller elects the master: `greet` comes first then."""
 
-    def __init__(self, connected: socket.socket, now: float, broker_id: int = 0) -> None:
+    def __init__(
+        self, connected: socket.socket, now: float, broker_id: int = 0, is_encrypted: bool = False
+    ) -> None:
         self._socket = connected
+        self._is_encrypted = is_encrypted
         self._broker_id = broker_id
         self._encode: Callable[[int], bytes] = (
             ha.encode_switch_report if broker_id else ha.encode_report
@@ -122,6 +140,8 @@ class MasterLink:
         self._heard_at = now
         self._reported_at = now
         self._unsent = b""
+        self._kept_bytes = 0
+        """Of `_unsent`: what TLS has begun to send, which stays as it is."""
 
     @property
     def fd(self) -> int:
@@ -154,7 +174,7 @@ class MasterLink:
         """Tells the master that our log is durable below `end`. Raises LinkLost."""
         self._reported_at = now
         # Of reports that wait for room only the last says anything; one that is half sent stays.
-        begun = len(self._unsent) % len(self._encode(0))
+        begun = self._kept_bytes or len(self._unsent) % len(self._encode(0))
         self._unsent = self._unsent[:begun] + self._encode(end)
         self._send()
 
@@ -166,8 +186,10 @@ class MasterLink:
         try:
             while self._unsent:
                 self._unsent = self._unsent[self._socket.send(self._unsent) :]
+                self._kept_bytes = 0
         except BlockingIOError:
-            pass
+            if self._is_encrypted:
+                self._kept_bytes = self._kept_bytes or len(self._unsent)
         except OSError as error:
             raise LinkClosed(f"the connection was lost: {error.strerror or error}") from None
 
@@ -222,8 +244,9 @@ def find_master(root: Path, source: MasterSource, remoting: str) -> MasterPlace:
 class ConnectJob:
     """A try: asks the master for facts, then connects."""
 
-    def __init__(self, address: MasterPlace) -> None:
+    def __init__(self, address: MasterPlace, tls: "ClientTls | None" = None) -> None:
         self._address = address
+        self._tls = tls
         self.facts: MasterFacts | None = None
         self.connected: socket.socket | None = None
         self.why = ""
@@ -232,10 +255,12 @@ class ConnectJob:
     def run(self) -> None:
         """Never raises: a master may be away."""
         address = self._address
-        self.facts = ask_facts(address.remoting) if address.remoting else None
+        self.facts = ask_facts(address.remoting, tls=self._tls) if address.remoting else None
         try:
-            self.connected = made = socket.create_connection(split_place(address.ha), CONNECT_S)
+            self.connected = made = connect_to(address.ha, CONNECT_S, self._tls)
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             made.setblocking(False)
         except OSError as error:
             self.why = f"cannot connect to {address.ha}: {error.strerror or error}"
+            if self._tls is not None:
+                self.why += "; tls_enable is set, and a broker's replication knows no TLS"

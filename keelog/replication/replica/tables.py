@@ -16,8 +16,9 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from keelog.client.consumer.remoting_exchange import RemotingAnswer
 from keelog.replication.replica.master_link import MasterFacts, RemotingAsker, ask_facts
@@ -35,6 +36,9 @@ from protocol.derived.file_layouts import TIMER_CHECK_BYTES, TIMER_CHECK_FILE_BY
 from protocol.errors import MqError
 from protocol.remoting.codes import RequestCode, ResponseCode
 from protocol.remoting.java_json import parse_java_json
+
+if TYPE_CHECKING:
+    from node.access.tls import ClientTls
 
 log = logging.getLogger("keelog.replica")
 
@@ -62,6 +66,8 @@ RocketMQ asks for the check point of timers each 3 s."""
 OFTEN = (DELAYS, TIMERS)
 PROGRESS = (OFFSETS, *OFTEN)
 _NOT_ASKED = "not asked yet"
+Connect = Callable[[str], RemotingAsker]
+"""To the master's port for requests."""
 
 
 @dataclass(eq=False)
@@ -72,6 +78,7 @@ class TablesJob:
     _remoting: str
     parts: tuple[str, ...]
     known_end: int
+    _tls: "ClientTls | None" = None
     began_ms: int = field(default_factory=now_ms)
     facts: MasterFacts | None = None
     tables: dict[str, dict[str, Any] | str] = field(default_factory=dict)
@@ -79,17 +86,23 @@ class TablesJob:
 
     def run(self) -> None:
         """Never raises: a master may be away."""
-        self.tables = fetch_tables(self._remoting, self.parts)
-        self.facts = ask_facts(self._remoting, with_segments=False)
+        self.tables = fetch_tables(self._remoting, self.parts, self._tls)
+        self.facts = ask_facts(self._remoting, with_segments=False, tls=self._tls)
 
 
 class MasterTables:
     """All methods are for the thread of the loop."""
 
     def __init__(
-        self, root: Path, topics: TopicTable, offsets: ConsumerOffsets, now: float
+        self,
+        root: Path,
+        topics: TopicTable,
+        offsets: ConsumerOffsets,
+        now: float,
+        tls: "ClientTls | None" = None,
     ) -> None:
         self._root = root
+        self._tls = tls
         self._topics = topics
         self._offsets = offsets
         self._thread: JobThread[TablesJob] = JobThread("master-tables", may_be_left=True)
@@ -131,7 +144,7 @@ class MasterTables:
             self._look_at = now + LOOK_EVERY_S
             parts = PARTS if now >= self._fetch_at else OFTEN
             known_end = 0 if self.facts is None else self.facts.end
-            self._thread.start(TablesJob(remoting, parts, known_end))
+            self._thread.start(TablesJob(remoting, parts, known_end, self._tls))
 
     def _take(self, job: TablesJob, now: float) -> None:
         for part, table in job.tables.items():
@@ -216,17 +229,26 @@ class MasterTables:
             self._thread.close()
 
 
-def fetch_tables(remoting: str, parts: Iterable[str] = PARTS) -> dict[str, dict[str, Any] | str]:
+def fetch_tables(
+    remoting: str, parts: Iterable[str] = PARTS, tls: "ClientTls | None" = None
+) -> dict[str, dict[str, Any] | str]:
     """By part its document from the master at HOST:PORT, or why there is none. Never raises for
     what the master says or does not say."""
+    connect = partial(RemotingAsker, timeout_s=ANSWER_S, tls=tls)
     fetches: dict[str, Callable[[str], dict[str, Any]]] = {
-        TOPICS: _topics,
+        TOPICS: partial(_topics, connect),
         GROUPS: lambda place: _paged(
-            place, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, "group", "subscriptionGroupTable"
+            connect,
+            place,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+            "group",
+            "subscriptionGroupTable",
         ),
-        OFFSETS: lambda place: _one(place, RequestCode.GET_ALL_CONSUMER_OFFSET, "offsetTable"),
-        DELAYS: lambda place: _one(place, RequestCode.GET_ALL_DELAY_OFFSET, "offsetTable"),
-        TIMERS: _timers,
+        OFFSETS: lambda place: _one(
+            connect, place, RequestCode.GET_ALL_CONSUMER_OFFSET, "offsetTable"
+        ),
+        DELAYS: lambda place: _one(connect, place, RequestCode.GET_ALL_DELAY_OFFSET, "offsetTable"),
+        TIMERS: partial(_timers, connect),
     }
     found: dict[str, dict[str, Any] | str] = {}
     for part in parts:
@@ -241,22 +263,22 @@ class MasterSays(Exception):
     """The master refused a request, or its answer is none."""
 
 
-def _topics(place: str) -> dict[str, Any]:
+def _topics(connect: Connect, place: str) -> dict[str, Any]:
     host, port = split_place(place)
     asked = RequestCode.GET_ALL_TOPIC_CONFIG, "topic", "topicConfigTable"
     try:
-        return _paged(f"{host}:{port - VIP_DISTANCE}", *asked)
+        return _paged(connect, f"{host}:{port - VIP_DISTANCE}", *asked)
     except OSError:
-        return _paged(place, *asked)
+        return _paged(connect, place, *asked)
 
 
-def _paged(place: str, code: int, kind: str, name: str) -> dict[str, Any]:
+def _paged(connect: Connect, place: str, code: int, kind: str, name: str) -> dict[str, Any]:
     """All pages as one document, whose table has this name. `kind`: the word in the names of the
     request's fields."""
     large = kind.capitalize()
     document: dict[str, Any] = {}
     table: dict[str, Any] = {}
-    with RemotingAsker(place, ANSWER_S) as asker:
+    with connect(place) as asker:
         for _ in range(PAGES_MAX):
             ext = {f"{kind}Seq": str(len(table)), f"max{large}Num": str(PAGE_ENTRIES)}
             answer = asker.ask(code, ext)
@@ -271,13 +293,13 @@ def _paged(place: str, code: int, kind: str, name: str) -> dict[str, Any]:
     return {**{key: document[key] for key in kept if document.get(key) is not None}, name: table}
 
 
-def _one(place: str, code: int, table: str) -> dict[str, Any]:
-    with RemotingAsker(place, ANSWER_S) as asker:
+def _one(connect: Connect, place: str, code: int, table: str) -> dict[str, Any]:
+    with connect(place) as asker:
         return _document(asker.ask(code), table)
 
 
-def _timers(place: str) -> dict[str, Any]:
-    with RemotingAsker(place, ANSWER_S) as asker:
+def _timers(connect: Connect, place: str) -> dict[str, Any]:
+    with connect(place) as asker:
         answer = asker.ask(RequestCode.GET_TIMER_CHECK_POINT)
     if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED or _NO_WHEEL in answer.remark:
         return {}  # a broker before 5.0, or one that delivers no timer messages

@@ -43,7 +43,7 @@ _ROOT_FILES = {
     },
 }
 _OWN_FOLDERS = re.compile(
-    r"progress|run|run/stats|staging|quarantine|staging/[^/]+|staging/[^./][^/]*/[0-9]+"
+    r"auth|progress|run|run/stats|staging|quarantine|staging/[^/]+|staging/[^./][^/]*/[0-9]+"
 )
 _BELLS = re.compile(r"run/[^/]+\.bell")
 """Sockets, which the next owner of their slot replaces."""
@@ -64,10 +64,13 @@ _OWN_FILES = tuple(
         (r"run/members(\.new)?", store_paths.OFFSETS_FILE_BYTES_MAX),
         (
             r"run/(following|master|other_master|elected|sync-state|followers|timers|clock"
-            r"|recovered|lowered)(\.new)?",
+            r"|recovered|lowered|control)(\.new)?",
             store_paths.RUN_FILE_BYTES_MAX,
         ),
+        (r"auth/users\.json(\.new)?", store_paths.USERS_FILE_BYTES_MAX),
         (r"run/[^/]+\.page", PAGE_BYTES),
+        (r"auth/server\.key(_secret)?(\.new)?", store_paths.RUN_FILE_BYTES_MAX),
+        (r"auth/users\.json(\.new)?", None),
         (r"run/stats/[^/]+", store_paths.STATS_FILE_BYTES_MAX),
         (r"staging/[^./][^/]*/[0-9]+/journal(\.new)?", store_paths.JOURNAL_FILE_BYTES_MAX),
         (r"staging/[^./][^/]*/[0-9]+/[^/]+", None),

@@ -18,12 +18,14 @@ from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
+from node.access.tls_settings import FIRST_BYTE, TlsMode
 from node.runtime.addresses import listen_at
 from node.runtime.event_log import fields
 from node.supervisor import status
 from protocol.status import as_json
 
 if TYPE_CHECKING:
+    from node.access.tls import ServerTls
     from node.supervisor.monitoring.metrics import Exporter
 
 log = logging.getLogger("keelog.http")
@@ -59,8 +61,9 @@ Pages = Callable[[str, Mapping[str, str]], Page]
 class HttpServer(socketserver.TCPServer):
     """Listens from the beginning until `close`. Raises OSError if it cannot listen there."""
 
-    def __init__(self, host: str, port: int, pages: Pages) -> None:
+    def __init__(self, host: str, port: int, pages: Pages, tls: "ServerTls | None" = None) -> None:
         self.pages = pages
+        self._tls = tls
         self._free = threading.BoundedSemaphore(HTTP_CONNECTIONS_MAX)
         self._lock = threading.Lock()
         self._open: dict[socket.socket, None] = {}
@@ -69,7 +72,8 @@ class HttpServer(socketserver.TCPServer):
         super().__init__(listener.getsockname(), _Handler, bind_and_activate=False)
         self.socket.close()
         self.socket = listener
-        self.url = f"http://{host}:{self.server_address[1]}"
+        scheme = "http" if tls is None else "https"
+        self.url = f"{scheme}://{host}:{self.server_address[1]}"
         self._thread = threading.Thread(
             target=self.serve_forever, name="http", kwargs={"poll_interval": CLOSE_S}, daemon=True
         )
@@ -103,6 +107,8 @@ class HttpServer(socketserver.TCPServer):
     def _serve_one(self, request: socket.socket, client_address: Any) -> None:
         extra = fields(peer=client_address)
         try:
+            if self._tls is not None:
+                request = self._told_apart(self._tls, request)
             self.finish_request(request, client_address)
         except OSError as error:
             # It went away, or is too slow.
@@ -113,6 +119,19 @@ class HttpServer(socketserver.TCPServer):
             log.exception("a request to the HTTP end failed", extra=extra)
         finally:
             self._end(request)
+
+    def _told_apart(self, tls: "ServerTls", request: socket.socket) -> socket.socket:
+        """The connection that takes the place of this one, whose handshake comes with the first
+        read; or this one where plain ones are taken, too. Raises OSError."""
+        request.settimeout(HTTP_REQUEST_S_MAX)
+        if request.recv(1, socket.MSG_PEEK) != FIRST_BYTE:
+            if tls.mode is TlsMode.ENFORCING:
+                raise OSError(errno.EPROTO, "it is plain, and tls_server_mode is enforcing")
+            return request
+        with self._lock:
+            made = tls.wrap(request)
+            self._open = {made if one is request else one: None for one in self._open}
+        return made
 
     def _end(self, request: socket.socket) -> None:
         with self._lock:

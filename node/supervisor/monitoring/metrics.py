@@ -188,6 +188,8 @@ class Exporter(Collector):
         samples = [([check.name], int(check.ok)) for check in look.checks.checks]
         yield _family("keelog_check_ok", "1 for a check that is good.", ["check"], samples)
         yield from declared(look.space)
+        if view.tls is not None:
+            yield from declared(view.tls)
         folder = own_dir(view.root) / QUARANTINE_DIR
         cut = sum(1 for _ in folder.iterdir()) if folder.is_dir() else 0
         yield _one("keelog_quarantine_folders", "Cuts and repairs kept in quarantine.", cut)

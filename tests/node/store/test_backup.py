@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from node.access.audit import DONE, AuditEvent, AuditLog
+from node.access.users_file import write_users
 from node.runtime.settings import Settings
 from node.store.backup import backup as source_module
 from node.store.backup.backup import BackupReport
@@ -16,6 +18,7 @@ from node.store.backup.backup import backup as back_up
 from node.store.backup.folder import load_manifest, save_manifest, state_dir
 from node.store.checkpoints import load_epochs, load_removed, load_tails, save_removed
 from node.store.staging_files import Published, StagedBatch, load_published, save_published
+from protocol.access.users import AccessTable, User
 from protocol.derived.removed import Removed, RemovedTopic
 from protocol.errors import BackupRefused, BadRequest, StoreLocked
 from protocol.names import COMMIT_LOG_DIR
@@ -398,3 +401,13 @@ def test_a_backup_takes_no_lock_of_the_store_and_changes_nothing(root: Path, out
     report: BackupReport = back_up(root, out)
     assert report.end > 0
     assert list(states()) == before
+
+
+def test_users_and_their_audit_log_are_in_no_backup(root: Path, out: Path) -> None:
+    secret = "canary-secret"
+    write_users(root, AccessTable({"alice": User("alice", secret)}))
+    AuditLog(root).write(AuditEvent("command", "canary", "", "create_user", "alice", DONE), 0)
+    back_up(root, out)
+    copied = [path for path in out.rglob("*") if path.is_file()]
+    assert len(copied) > 3
+    assert not [path for path in copied if "auth" in path.parts or b"canary" in path.read_bytes()]

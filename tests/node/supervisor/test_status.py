@@ -1,11 +1,13 @@
 """The status is what its declaration says, in the answer, in the help and in the metrics."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
 
+from node.access.tls_settings import TlsState
 from node.runtime.run_files import (
     ElectedState,
     FollowersState,
@@ -21,8 +23,8 @@ from node.runtime.state_page import run_dir
 from node.supervisor.bind import Advertised
 from node.supervisor.monitoring.metrics import Exporter
 from node.supervisor.options import Options
-from node.supervisor.plan import plan_children
-from node.supervisor.status import HealthStatus, NodeView, Status, health, status
+from node.supervisor.plan import name_local_sockets, plan_children
+from node.supervisor.status import HealthStatus, NodeView, Status, health, routes, status
 from protocol.names import COMMIT_LOG_DIR
 from protocol.status import as_json, facts_of, shape_of
 
@@ -42,7 +44,7 @@ def view(root: Path, settings: Settings) -> NodeView:
     children = plan_children(1, 1, True, with_gateway=True, with_followers=True)
     return NodeView(
         root, Options(root), settings, children, Advertised(), True, False,
-        now=2.0, started_at=1.0,
+        now=2.0, started_at=1.0, tls=TlsState("enforcing", 86_400_000, ""),
     )  # fmt: skip
 
 
@@ -53,6 +55,22 @@ def records(kind: type) -> Iterator[type]:
         for inner in (hint, *get_args(hint)):
             if isinstance(inner, type) and inner.__module__.startswith(("node.", "protocol.")):
                 yield from records(inner)
+
+
+def test_who_asks_over_the_local_socket_goes_on_over_those_of_the_others(root: Path) -> None:
+    node = view(root, load_settings([]))
+    name_local_sockets(node.children, "ipc://@keelog-1")
+    for number, child in enumerate(node.children):
+        child.endpoint = f"tcp://127.0.0.1:{number}"
+    writer, reader = "ipc://@keelog-1-writer-0", "ipc://@keelog-1-reader-0"
+    own = routes(node, is_own=True)
+    assert (own["writer"], own["readers"], own["local"]) == (writer, [reader], {})
+    assert own["bulk"] == {reader: f"{reader}-bulk"}
+    others = routes(node)
+    assert (others["writer"], others["readers"]) == ("tcp://127.0.0.1:0", ["tcp://127.0.0.1:3"])
+    assert others["local"] == {"tcp://127.0.0.1:0": writer, "tcp://127.0.0.1:3": reader}
+    far = routes(replace(node, takes_local=False))
+    assert (far["local"], far["bulk"], far["readers"]) == ({}, {}, others["readers"])
 
 
 @pytest.mark.parametrize("settings", ["follow=m:1", "controller_id=7"])

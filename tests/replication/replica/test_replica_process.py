@@ -261,6 +261,22 @@ def test_a_replica_takes_nothing_from_clients(tmp_path: Path) -> None:
             assert master.place in error["reason"]
 
 
+def test_a_replica_has_the_users_that_were_made_there_and_no_others(tmp_path: Path) -> None:
+    log = a_log(20)
+    with (
+        HaMaster(bytes(log.data), SEGMENT_BYTES) as master,
+        ReplicaProcess(tmp_path / "copy", master.place) as replica,
+        RawClient(replica.endpoint) as client,
+    ):
+        replica.wait_end(master.end)
+        assert client.ask("users")["users"] == []
+        assert not (replica.root / "keelog" / "auth").exists()
+        info = b'{"password":"canary-secret"}'
+        asked = client.ask("change_users", change="create_user", name="alice", info=info)
+        assert asked["changed"]
+        assert [row["name"] for row in client.ask("users")["users"]] == ["alice"]
+
+
 def test_a_master_that_comes_later_is_found(tmp_path: Path) -> None:
     log = a_log(50)
     master = HaMaster(bytes(log.data), SEGMENT_BYTES)

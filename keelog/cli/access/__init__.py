@@ -1,0 +1,1 @@
+"""`keelog user` and `keelog acl`."""

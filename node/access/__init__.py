@@ -1,0 +1,1 @@
+"""Who may come to a node and do what: users and their lists, keys, TLS, the audit log."""

@@ -1,0 +1,92 @@
+"""The operations `users` and `change_users` of the process that owns a store."""
+
+from typing import Any
+
+from node.access.audit import DONE, REFUSED, AuditEvent, AuditLog
+from node.access.user_table import OwnedUserTable
+from protocol import requests
+from protocol.access.changes import DELETE_ACL, Change
+from protocol.access.users import AccessTable, User, acl_info
+from protocol.errors import MqError
+from protocol.remoting.auth_bodies import AclInfo
+from protocol.wire.frames import Header, answer
+
+USER_OPERATIONS = ("users", "change_users")
+PAGE_USERS_MAX = 200
+PAGE_ENTRIES_MAX = 2_000
+"""One page of `users` ends with the user whose list reaches it."""
+
+
+class UserDesk:
+    """Answers them; writes each change, and each that was refused, to the audit log."""
+
+    def __init__(self, table: OwnedUserTable, audit: AuditLog) -> None:
+        self._table = table
+        self._audit = audit
+
+    def answer(self, operation: str, header: Header, number: int, now_ms: int) -> Header:
+        """The good answer. Raises BadRequest, and as `OwnedUserTable.change`."""
+        if operation == "users":
+            return answer(
+                number, **users_page(self._table.current(), *requests.USERS.parse(header))
+            )
+        asked = requests.CHANGE_USERS.parse(header)
+        wanted = Change(asked.change, asked.name, asked.info, asked.policy, asked.resource)
+        before = self._table.table
+        try:
+            after = self._table.change(wanted, asked.by, now_ms)
+        except MqError as error:
+            self._note(asked, REFUSED, error.reason, now_ms)
+            raise
+        self._note(asked, DONE, "", now_ms)
+        return answer(number, changed=after is not before, revision=after.revision)
+
+    def _note(
+        self, asked: requests.ChangeUsersFields, outcome: str, reason: str, now_ms: int
+    ) -> None:
+        end, user = ("command", "") if asked.by is None else ("remoting", asked.by)
+        what = f"{asked.name} {asked.resource}" if asked.change == DELETE_ACL else asked.name
+        event = AuditEvent(end, user, asked.address, asked.change, what.strip(), outcome, reason)
+        self._audit.write(event, now_ms)
+
+    def close(self) -> None:
+        """Closes the audit log."""
+        self._audit.close()
+
+
+def users_page(table: AccessTable, name: str | None, after: str) -> dict[str, Any]:
+    """One user, or a page of all after a name, each with the list; never a secret."""
+    chosen = [name] if name is not None else [one for one in sorted(table.users) if one > after]
+    rows: list[dict[str, Any]] = []
+    entries = 0
+    for one in chosen:
+        if len(rows) >= PAGE_USERS_MAX or entries >= PAGE_ENTRIES_MAX:
+            return {"users": rows, "revision": table.revision, "next": rows[-1]["name"]}
+        user = table.users.get(one)
+        if user is not None:
+            held = table.list_of(one)
+            entries += len(held.custom) + len(held.default)
+            rows.append(_row(user, acl_info(one, held)))
+    return {"users": rows, "revision": table.revision}
+
+
+def _row(user: User, info: AclInfo) -> dict[str, Any]:
+    return {
+        "name": user.name,
+        "type": str(user.type),
+        "status": str(user.status),
+        "has_secret": bool(user.secret),
+        "public_keys": list(user.public_keys),
+        "changed_ms": user.changed_ms,
+        "entries": [
+            {
+                "policy": policy.policy_type,
+                "resource": entry.resource,
+                "actions": list(entry.actions or ()),
+                "sources": list(entry.source_ips or ()),
+                "decision": entry.decision,
+            }
+            for policy in info.policies or ()
+            for entry in policy.entries or ()
+        ],
+    }

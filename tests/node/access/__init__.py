@@ -1,0 +1,1 @@
+"""Who may come to a node: users, keys, TLS."""
