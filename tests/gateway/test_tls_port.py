@@ -1,7 +1,7 @@
 """A port that takes TLS and plain connections: modes, silence and nonsense, what is on the wire."""
 
 import asyncio
-import os
+import random
 import socket
 import ssl
 import threading
@@ -163,10 +163,11 @@ def test_a_connection_knows_whether_it_came_by_tls(authority: Authority, pair: P
 @pytest.mark.parametrize(
     "sent",
     [
-        b"\x16" + os.urandom(300),
+        b"\x16" + random.Random(1).randbytes(300),
         b"\x16\x03\x01\xff\xff" + bytes(70_000),
         b"\x16\x03\x01\x00\x05hello",
     ],
+    ids=["any bytes", "a long record", "no hello"],
 )
 def test_nonsense_behind_the_first_byte_of_tls_ends_its_connection_alone(
     authority: Authority, pair: Pair, sent: bytes

@@ -186,7 +186,7 @@ def test_a_socket_whose_handler_is_missing_lets_nobody_in(connect: Connect) -> N
         assert not alone.poll(int(REFUSED_S * 1000))
 
 
-@pytest.mark.parametrize("endpoint", [LOCAL, bulk_socket(LOCAL)])
+@pytest.mark.parametrize("endpoint", [LOCAL, bulk_socket(LOCAL)], ids=["local", "bulk"])
 def test_local_sockets_take_this_user_without_a_key(
     server: Server, connect: Connect, endpoint: str
 ) -> None:
@@ -207,7 +207,7 @@ os._exit(0)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may start a process of another user")
-@pytest.mark.parametrize("endpoint", [LOCAL, bulk_socket(LOCAL)])
+@pytest.mark.parametrize("endpoint", [LOCAL, bulk_socket(LOCAL)], ids=["local", "bulk"])
 @pytest.mark.parametrize("kind", [Server, CurveServer])
 def test_another_user_gets_nothing_at_local_sockets(
     context: Context, endpoint: str, kind: type[Server], caplog: pytest.LogCaptureFixture

@@ -46,7 +46,11 @@ def test_any_bytes_at_all_are_keys_or_one_error(data: bytes) -> None:
             parse(data, "the file")
 
 
-@pytest.mark.parametrize("wrong", ["", PUBLIC[1:], PUBLIC + "0", "~" * 40, "#" * 40, " " * 40])
+@pytest.mark.parametrize(
+    "wrong",
+    ["", PUBLIC[1:], PUBLIC + "0", "~" * 40, "#" * 40, " " * 40],
+    ids=["empty", "short", "long", "no letters", "too large", "blank"],
+)
 def test_a_key_has_forty_characters_of_numbers_that_fit(wrong: str) -> None:
     with pytest.raises(BadKey, match="this one is not a key"):
         check_key(wrong, "this one")
