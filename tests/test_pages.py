@@ -42,6 +42,8 @@ LEFT_OUT = (
     (r"keelog serve ", "stays in the foreground; the README's is run"),
     (r"mqadmin clusterList ", "needs RocketMQ's tools: tests/clients/test_mqadmin.py"),
     (r"keelog user ", "prints a password: tests/cli/test_users.py, tests/cli/test_examples.py"),
+    (r"keelog key ", "makes keys: tests/cli/test_key.py, and tests/whole/test_keys.py connects"),
+    (r"client = keelog.connect\(\"tcp://db7", "tests/whole/test_keys.py connects so"),
     (r"keelog group ", "needs RocketMQ's clients: tests/cli/test_group.py"),
     (r"keelog spark ", "a Spark job: tests/cli/test_examples.py, tests/pipeline run them"),
     (

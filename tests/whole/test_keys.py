@@ -1,6 +1,5 @@
 """A node with keys: its clients, its own processes, and programs of its machine."""
 
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,8 +10,10 @@ import pytest
 import keelog
 from keelog.cli.main import run
 from node.access.curve import auth_dir, make_server_keys, write_pair
+from node.access.users_file import read_users, write_users
 from node.runtime.run_files import read_control
 from node.store.identity.places import create_store
+from protocol.access.users import AccessTable, User, UserType
 from protocol.errors import NotAllowed, NotConnected
 from protocol.names import TRANSACTIONS_GROUP
 from tests.support.node import RunningNode, wait_until
@@ -34,11 +35,9 @@ class NodeWithKeys(RunningNode):
 
     def users(self, key: str, root: Path) -> None:
         """Alice has this key from now on, and nobody has another."""
-        row = {"name": "alice", "status": "enable", "public_keys": [key]}
-        new = auth_dir(root) / "users.json.new"
-        new.touch(0o600)
-        new.write_text(json.dumps({"users": [row]}))
-        new.rename(auth_dir(root) / "users.json")
+        keys = (key,) if key else ()
+        alice = User("alice", "", UserType.SUPER, public_keys=keys)
+        write_users(root, AccessTable({"alice": alice}, {}))
 
     def connected(self) -> keelog.Client:
         return keelog.connect(self.endpoint, TIMEOUT_S, key=self.key, server_key=self.server.public)
@@ -100,9 +99,9 @@ def test_the_nodes_own_user_needs_no_key_on_its_machine(
 
 def test_a_key_that_was_taken_away_is_refused_where_it_is_connected(node: NodeWithKeys) -> None:
     with node.connected() as client:
-        before = (auth_dir(node.root) / "users.json").read_text()
+        table, _ = read_users(node.root)
         assert client.send("figs", b"1").status == "PUT_OK"
-        node.users("no key", node.root)
+        node.users("", node.root)
 
         def is_refused() -> bool:
             try:
@@ -112,7 +111,7 @@ def test_a_key_that_was_taken_away_is_refused_where_it_is_connected(node: NodeWi
             return False
 
         wait_until(is_refused, "the refusal")
-        node.users(json.loads(before)["users"][0]["public_keys"][0], node.root)
+        node.users(table.users["alice"].public_keys[0], node.root)
         wait_until(lambda: not is_refused(), "the key is back")
 
 

@@ -60,11 +60,12 @@ def bodies(client: keelog.Client, topic: str = "orders") -> list[bytes]:
 
 
 def listing(root: Path) -> dict[str, tuple[int, int]]:
-    """Every file with its size and time of change, but for the pages of live processes."""
+    """Every file with its size and time of change, but for what processes that run say of
+    themselves."""
     return {
         str(path.relative_to(root)): (path.stat().st_size, path.stat().st_mtime_ns)
         for path in root.rglob("*")
-        if path.suffix != ".page"
+        if path.parent.name != "run" and path.name != "run"
     }
 
 

@@ -75,7 +75,7 @@ class Newcomers:
     def close(self) -> None:
         """Ends all of them."""
         for fd in list(self._waiting):
-            self._known(fd).connected.close()
+            self._known(fd, why="the node stops").connected.close()
 
     def _go_on(self, fd: int, one: _Newcomer) -> Known | None:
         """One step. None: it needs more time."""
