@@ -71,7 +71,7 @@ def test_others_are_refused_at_every_end_of_the_node(node: NodeWithKeys, tmp_pat
     mallory = tmp_path / "mallory.key_secret"
     for endpoint in (node.endpoint, str(routes.writer), *routes.readers):
         with pytest.raises(NotConnected, match="does not answer as a node"):
-            keelog.connect(endpoint, TIMEOUT_S)
+            keelog.connect(endpoint, 2.0)
         with pytest.raises(NotAllowed, match="does not know the key"):
             keelog.connect(endpoint, TIMEOUT_S, key=mallory, server_key=node.server.public)
 
