@@ -306,6 +306,7 @@ def test_replies_are_pushed_for_those_alone_who_may_send_to_the_topic_of_replies
 
 def test_offsets_of_a_foreign_group_or_topic_are_not_cloned(login: Login) -> None:
     alice, bob = login("alice"), login("bob")
+    assert alice.ask(Code.HEART_BEAT, {}, beat("cloned", "billing", "orders")).code == GOOD
     place = {"consumerGroup": "billing", "topic": "orders", "queueId": 0, "commitOffset": 1}
     assert alice.ask(Code.UPDATE_CONSUMER_OFFSET, place).code == GOOD
     clone = {"srcGroup": "billing", "destGroup": "stockers", "topic": "", "offline": True}
