@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from node.runtime.settings import Settings
 from node.supervisor.before_start import place_to_announce
 from node.supervisor.bind import (
     NAME_SERVERS_MAX,
@@ -21,6 +22,7 @@ from node.supervisor.bind import (
     remoting_place,
 )
 from node.supervisor.child_process import NodePlaces, child_command
+from node.supervisor.exposed import Exposure, served_ends
 from node.supervisor.loop import _plan_places
 from node.supervisor.options import BrokerSettings, NetworkSettings, Options, ServeSettings
 from node.supervisor.plan import (
@@ -124,7 +126,8 @@ def test_a_child_of_a_node_at_all_addresses_starts_without_a_look_for_its_loopba
     role: ChildRole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = Options(Path("/s"), serve=ServeSettings(bind="tcp://*:17850", remoting="17860"))
-    places, _ = _plan_places(options)
+    exposure = Exposure(served_ends(options.serve), (), Settings())
+    places, _ = _plan_places(options, exposure)
     places = places._replace(local="")  # where local sockets cannot be had
     monkeypatch.setattr(socket, "create_server", no_descriptor)
     words = child_command(Child(role, 0), options, places, "1:2")
