@@ -134,8 +134,8 @@ class Exposure:
         return next((one.place for one in self.ends if one.end is end), None)
 
     def login(self, end: End) -> str:
-        """`authentication_enabled` as it is for an end: AUTO is as before while there is no user,
-        and for ends at loopback alone."""
+        """`authentication_enabled` as it is for an end. AUTO is left only where other hosts reach
+        neither `--bind` nor `--remoting`: there it means, as soon as there is a user."""
         asked = self._settings.authentication_enabled
         if end in self._open_ends:
             return OFF

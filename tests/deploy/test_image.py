@@ -80,7 +80,7 @@ def started(
 
 
 def make_logins(store: Path, secrets: Path) -> None:
-    """The files of compose's secrets, as docs/operations.md makes them, and what its `setup` does."""
+    """The files of compose's secrets, as docs/operations.md has them, and what `setup` does."""
     secrets.mkdir()
     (secrets / "first_user.json").write_text('{"username":"operator","password":"canary-secret"}')
     (secrets / "http_token").write_text("0123456789abcdef")

@@ -19,7 +19,7 @@ OF_SYSTEMD = ("systemctl", "sudo systemctl")
 KEELOG = "sudo -u keelog /opt/keelog/.venv/bin/keelog"
 DROP_IN = """[Service]
 ExecStart=
-ExecStart=/opt/keelog/.venv/bin/keelog serve /var/lib/keelog/store --remoting 0.0.0.0:10911 --open remoting
+ExecStart=/opt/keelog/.venv/bin/keelog serve /var/lib/keelog/store --remoting *:10911 --open remoting
 WatchdogSec=5
 """
 

@@ -122,7 +122,7 @@ class HttpLogin:
                 return Login.STRANGER
             name, found = self._judged(table, asked)
             self._note(name, asked, found)
-            # A browser asks once without a password: that is no failure.
+            # A browser asks once without a password: that is not a failure.
             if found is not NOT_KNOWN or not asked.authorization:
                 return found
             pace = self._failures.pace(ip_address(asked.address).packed, now)

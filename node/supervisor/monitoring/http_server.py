@@ -236,7 +236,7 @@ class _Handler(BaseHTTPRequestHandler):
         if login is None or path == _LIVE:
             return Login.KNOWN
         given = self.headers.get("Authorization", "")
-        # A connection with TLS is no plain socket.
+        # A connection with TLS is not a plain socket.
         is_encrypted = type(self.connection) is not socket.socket
         address = peer_address(self.client_address[0])
         return login.look(PageRequest(given, address, is_encrypted, path, is_open))
