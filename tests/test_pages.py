@@ -42,6 +42,7 @@ LEFT_OUT = (
     (r"keelog serve ", "stays in the foreground; the README's is run"),
     (r"mqadmin clusterList ", "needs RocketMQ's tools: tests/clients/test_mqadmin.py"),
     (r"keelog user ", "prints a password: tests/cli/test_users.py, tests/cli/test_examples.py"),
+    (r"client = keelog\.connect\(", "needs a node with keys: tests/whole/test_keys.py"),
     (r"keelog key ", "makes keys: tests/cli/test_key.py, tests/node/supervisor/test_exposed.py"),
     (
         r"scrape_configs:",

@@ -19,7 +19,8 @@ OF_SYSTEMD = ("systemctl", "sudo systemctl")
 KEELOG = "sudo -u keelog /opt/keelog/.venv/bin/keelog"
 DROP_IN = """[Service]
 ExecStart=
-ExecStart=/opt/keelog/.venv/bin/keelog serve /var/lib/keelog/store --remoting *:10911 --open remoting
+ExecStart=/opt/keelog/.venv/bin/keelog serve /var/lib/keelog/store --remoting 0.0.0.0:10911
+Environment=KEELOG_SERVE__OPEN_ENDS=remoting
 WatchdogSec=5
 """
 
