@@ -38,7 +38,8 @@ LATE_MAX = 4
 ends. A quarter of all, so that probes get through."""
 NOTED_MAX = 1_000
 """Users at addresses whose login is in the audit log; then all are forgotten."""
-REALM = 'Basic realm="keelog", Bearer'
+BEARER, BOTH = "Bearer", 'Basic realm="keelog", Bearer'
+"""How to log in, as a browser reads it: it asks for a password where it sees `Basic`."""
 _NOBODYS_PASSWORD = secrets.token_hex(16)
 """In place of that of a user that there is not: the answer takes as long."""
 
@@ -53,6 +54,11 @@ class PageRequest(NamedTuple):
     path: str
     is_open: bool = False
     """Whether it has an answer for those, too, who do not say who they are."""
+
+    @property
+    def is_private(self) -> bool:
+        """Whether nobody between reads a password along."""
+        return self.is_encrypted or ip_address(self.address).is_loopback
 
 
 class Login(Enum):
@@ -137,7 +143,7 @@ class HttpLogin:
             return "", Login.KNOWN if self._is_token(given) else NOT_KNOWN
         if scheme.lower() != "basic":
             return "", NOT_KNOWN
-        if not (asked.is_encrypted or ip_address(asked.address).is_loopback):
+        if not asked.is_private:
             return "", _PLAIN
         try:
             name, _, password = base64.b64decode(given, validate=True).decode().partition(":")

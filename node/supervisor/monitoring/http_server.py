@@ -24,7 +24,8 @@ from node.runtime.event_log import fields
 from node.supervisor import status
 from node.supervisor.bind import BindAddress
 from node.supervisor.monitoring.http_login import (
-    REALM,
+    BEARER,
+    BOTH,
     ConnectionOver,
     HttpLogin,
     Login,
@@ -215,9 +216,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(Page(HTTPStatus.BAD_REQUEST, f"{error}\n"))
             return
         try:
-            found = self._looked_at(parts.path, is_open=parts.path == _READY and not query)
+            asked = self._asked(parts.path, is_open=parts.path == _READY and not query)
+            found = self._looked_at(asked)
             if isinstance(found, PageRefusal):
-                self._refuse(found)
+                self._refuse(found, asked)
                 return
             page = self.server.pages(parts.path, query)
             if found is Login.STRANGER:
@@ -230,19 +232,22 @@ class _Handler(BaseHTTPRequestHandler):
             page = Page(HTTPStatus.INTERNAL_SERVER_ERROR, text)
         self._send(page)
 
-    def _looked_at(self, path: str, is_open: bool) -> Login | PageRefusal:
-        """Raises as `HttpLogin.look`."""
-        login = self.server.login
-        if login is None or path == _LIVE:
-            return Login.KNOWN
+    def _asked(self, path: str, is_open: bool) -> PageRequest:
         given = self.headers.get("Authorization", "")
         # A connection with TLS is not a plain socket.
         is_encrypted = type(self.connection) is not socket.socket
         address = peer_address(self.client_address[0])
-        return login.look(PageRequest(given, address, is_encrypted, path, is_open))
+        return PageRequest(given, address, is_encrypted, path, is_open)
 
-    def _refuse(self, why: PageRefusal) -> None:
-        more = {"WWW-Authenticate": REALM} if why.status is HTTPStatus.UNAUTHORIZED else {}
+    def _looked_at(self, asked: PageRequest) -> Login | PageRefusal:
+        """Raises as `HttpLogin.look`."""
+        login = self.server.login
+        return Login.KNOWN if login is None or asked.path == _LIVE else login.look(asked)
+
+    def _refuse(self, why: PageRefusal, asked: PageRequest) -> None:
+        more = {}
+        if why.status is HTTPStatus.UNAUTHORIZED:
+            more = {"WWW-Authenticate": BOTH if asked.is_private else BEARER}
         self._send(Page(why.status, why.text), more)
 
     do_HEAD = do_GET  # noqa: N815  (as http.server asks for it)

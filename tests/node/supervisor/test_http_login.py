@@ -277,7 +277,7 @@ def test_probes_get_bare_verdicts_and_all_else_needs_a_login(ask: Ask) -> None:
     assert ask("/readyz") == (503, "ready\n", None)
     for path in ("/metrics", "/healthz", "/readyz?verbose", "/readyz?format=json", "/", "/x"):
         status, body, how = ask(path)
-        assert (status, how) == (401, module.REALM)
+        assert (status, how) == (401, module.BOTH)
         assert path not in body
         assert ask(path, method="HEAD")[:2] == (401, "")
         good = ask(path, f"Bearer {TOKEN}")
@@ -308,3 +308,5 @@ def test_a_password_goes_over_tls(
         given = basic("operator")
         assert fetch(server, "/metrics", given, "GET", authority.client())[0] == 200
         assert fetch(server, "/metrics", given, "GET")[0] == 403
+        assert fetch(server, "/metrics", "", "GET", authority.client())[2] == module.BOTH
+        assert fetch(server, "/metrics", "", "GET")[2] == "Bearer", "nobody is asked for a password"
