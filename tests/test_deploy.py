@@ -6,6 +6,8 @@ import re
 import shlex
 import shutil
 import subprocess
+from dataclasses import fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,16 @@ from click.testing import CliRunner
 
 from keelog.cli.main import cli
 from node.runtime.process import EXIT_DAMAGED, EXIT_LOCKED, EXIT_USAGE
+from node.runtime.settings import Settings, load_settings
 from node.supervisor.bind import parse_http
+from node.supervisor.exposed import (
+    EndNeedsLogin,
+    Exposure,
+    known_at,
+    makes_first_user,
+    served_ends,
+)
+from node.supervisor.options import ServeSettings
 
 ROOT = Path(__file__).resolve().parents[1]
 DEPLOY = ROOT / "deploy"
@@ -190,7 +201,9 @@ def test_the_image_runs_a_node_without_root_and_shows_its_ports() -> None:
 def test_the_services_of_the_compose_file_find_each_other_and_their_files() -> None:
     compose = load(COMPOSE)
     services = compose["services"]
-    assert services.keys() == {"node", "prometheus", "grafana"}
+    assert services.keys() == {"setup", "node", "prometheus", "grafana"}
+    needed = services["node"]["depends_on"]["setup"]["condition"]
+    assert needed == "service_completed_successfully"
     assert services["prometheus"]["depends_on"]["node"]["condition"] == "service_healthy"
     build = services["node"]["build"]
     context = (COMPOSE.parent / build["context"]).resolve()
@@ -203,15 +216,90 @@ def test_the_services_of_the_compose_file_find_each_other_and_their_files() -> N
     assert "--remoting=0.0.0.0:10911" in command
     assert "--advertise=127.0.0.1" in command, "the ports are published to this machine alone"
     assert all(f":{port}:{port}" in published for port in (10909, 10911, METRICS_PORT))
+    assert services["setup"]["build"] == build
     for service in services.values():
-        for port in service["ports"]:
-            assert port.startswith("127.0.0.1:"), "nobody has to log in"
+        for port in service.get("ports", []):
+            assert port.startswith("127.0.0.1:"), "what goes over them is not encrypted"
         for volume in service.get("volumes", []):
             source = volume.split(":")[0]
             assert source in compose["volumes"] or (COMPOSE.parent / source).exists(), source
+        for secret in service.get("secrets", []):
+            assert compose["secrets"][secret] == {"file": f"secrets/{secret}"}
     scrape = load(DEPLOY / "prometheus" / "prometheus.yml")
     assert scrape["rule_files"] == [ALERTS.name]
     (target,) = scrape["scrape_configs"][0]["static_configs"][0]["targets"]
     assert target == f"node:{METRICS_PORT}"
+    token = scrape["scrape_configs"][0]["authorization"]["credentials_file"]
+    assert token in secrets_of(compose, "prometheus")
+    gid = dockerfile()["USER"][0]
+    assert services["prometheus"]["group_add"] == [gid], "it reads the token by its group"
     source = load(DEPLOY / "grafana" / "provisioning" / "datasources" / "prometheus.yml")
     assert source["datasources"][0]["url"] == "http://prometheus:9090"
+
+
+def secrets_of(compose: Any, service: str) -> list[str]:
+    """Where a service finds its secrets."""
+    return [f"/run/secrets/{name}" for name in compose["services"][service].get("secrets", [])]
+
+
+FIRST_USER = "init_authentication_user_file"
+
+
+def pairs_of(words: list[str]) -> dict[str, str]:
+    """The settings of a command, as -X gives them."""
+    pairs = [one.removeprefix("-X") for one in words if one.startswith("-X") and one != "-X"]
+    pairs += [words[at + 1] for at, one in enumerate(words) if one == "-X"]
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
+def taken(pairs: dict[str, str]) -> Settings:
+    """The settings that a node takes of them, and whether each exists."""
+    known = {one.name for one in fields(Settings)}
+    return load_settings(f"{name}={value}" for name, value in pairs.items() if name in known)
+
+
+def test_the_compose_node_starts_with_logins_from_files_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commands of `setup`, then what the node looks at before it starts."""
+    compose = load(COMPOSE)
+    command = compose["services"]["node"]["command"]
+    pairs = pairs_of(command)
+    assert set(pairs.values()) <= set(secrets_of(compose, "node"))
+    assert FIRST_USER in pairs
+    monkeypatch.chdir(tmp_path)
+    token = tmp_path / "http_token"
+    token.write_text("0123456789abcdef")
+    token.chmod(0o600)
+    settings = taken(pairs | {"http_token_file": str(token)})
+    words = [word for one in command for word in one.split("=", 1) if not one.startswith("-X")]
+    given = dict(pairwise(words))
+    serve = ServeSettings(given["--bind"], http=given["--http"], remoting=given["--remoting"])
+    root, made = tmp_path / "store", CliRunner().invoke(cli, ["key", "new", "client"])
+    assert made.exit_code == 0, made.output
+    exposure = Exposure(served_ends(serve), (), settings)
+    with pytest.raises(EndNeedsLogin):
+        exposure.check(root, known_at(root))
+    (script,) = compose["services"]["setup"]["command"]
+    for line in script.replace("||\n", "|| ").splitlines():
+        if "keelog " in line:
+            words = shlex.split(line.rpartition("|| ")[2].strip())
+            words = [word.replace("/run/secrets/", "") for word in words]
+            done = CliRunner().invoke(cli, words[1:])
+            assert done.exit_code == 0, done.output
+    known = known_at(root)
+    assert (known.has_server_keys, known.has_client_key) == (True, True)
+    if makes_first_user(settings):
+        exposure.check(root, known)
+
+
+def test_the_drop_in_of_the_unit_hands_files_on_and_opens_nothing(tmp_path: Path) -> None:
+    text = (DEPLOY / "systemd" / "network.conf").read_text()
+    loaded = dict(re.findall(r"^LoadCredential=([^:]+):(.+)$", text, re.MULTILINE))
+    commands = re.findall(r"^ExecStart=(.*)$", text, re.MULTILINE)
+    assert commands[0] == "", "the unit's own is taken back first"
+    words = shlex.split(commands[1])
+    assert_serve_takes(words[1:])
+    assert set(pairs_of(words).values()) == {f"%d/{name}" for name in loaded}
+    assert "--open" not in text
+    assert words[:3] == shlex.split(unit()["ExecStart"])[:3]

@@ -42,8 +42,14 @@ LEFT_OUT = (
     (r"keelog serve ", "stays in the foreground; the README's is run"),
     (r"mqadmin clusterList ", "needs RocketMQ's tools: tests/clients/test_mqadmin.py"),
     (r"keelog user ", "prints a password: tests/cli/test_users.py, tests/cli/test_examples.py"),
-    (r"keelog key ", "makes keys: tests/cli/test_key.py, and tests/whole/test_keys.py connects"),
-    (r"client = keelog.connect\(\"tcp://db7", "tests/whole/test_keys.py connects so"),
+    (r"client = keelog\.connect\(", "needs a node with keys: tests/whole/test_keys.py"),
+    (r"keelog key ", "makes keys: tests/cli/test_key.py, tests/node/supervisor/test_exposed.py"),
+    (
+        r"scrape_configs:",
+        "needs Prometheus; as deploy/prometheus has it, which tests/test_deploy.py reads",
+    ),
+    (r"mkdir -p deploy/", "makes secrets for compose: tests/deploy/test_image.py does the same"),
+    (r"error: cannot serve /srv", "as tests/node/supervisor/test_exposed.py has it"),
     (r"keelog group ", "needs RocketMQ's clients: tests/cli/test_group.py"),
     (r"keelog spark ", "a Spark job: tests/cli/test_examples.py, tests/pipeline run them"),
     (

@@ -179,8 +179,9 @@ def resolve(
         return NodeAddress(_local_socket(flag) or with_scheme(flag), "flag", "--node")
     if named is not None:
         return read().get(named).at("flag", f"-c {named}")
-    if environment.get(NODE_VARIABLE):
-        return NodeAddress(with_scheme(environment[NODE_VARIABLE]), "environment", NODE_VARIABLE)
+    if text := environment.get(NODE_VARIABLE):
+        url = _local_socket(text) or with_scheme(text)
+        return NodeAddress(url, "environment", NODE_VARIABLE)
     asked = environment.get(CONTEXT_VARIABLE)
     contexts = read()
     name = asked or contexts.current

@@ -38,13 +38,11 @@ def init(directory: Path, output: Output) -> None:
     Example: keelog key init ./store
     """
     # Imported here, as below: ZeroMQ takes longer to import than most commands run.
+    from keelog.cli.access.place import make_store
     from node.access import curve
-    from node.store.identity.places import create_store
-    from node.supervisor.before_start import open_directory
 
     with doing(f"cannot make keys for the node on {directory}"):
-        open_directory(directory)
-        create_store(directory)
+        make_store(directory)
         had_keys = curve.server_keys(directory) is not None
         keys = curve.make_server_keys(directory)
     if not had_keys:

@@ -225,6 +225,11 @@ class AllowedPeers:
                 "write addresses and networks, as 192.0.2.7,10.1.0.0/16",
             ) from None
 
+    @property
+    def are_everybody(self) -> bool:
+        """Whether nobody is left out."""
+        return not self._networks or not all(one.prefixlen for one in self._networks)
+
     def allow(self, host: str) -> bool:
         address = ip_address(host.partition("%")[0])
         if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:

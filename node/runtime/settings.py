@@ -368,6 +368,12 @@ class Settings:
         "never looks",
     )
     tls_protocols: str = setting("TLSv1.2,TLSv1.3", "the versions of TLS; older ones are refused")
+    http_token_file: str = setting(
+        "",
+        "a file with the token by which programs [see metrics and health](security.md#health-and-"
+        "metrics), `Authorization: Bearer TOKEN`; a whole path, for its owner alone (0600), or "
+        "root's and read by a group (0640); empty: none",
+    )
     staging_retention_hours: int = setting(24, "hours that unpublished batches are kept")
     staging_abandoned_minutes: int = setting(
         30, "minutes without a write after which a staged batch may go for room"
@@ -381,8 +387,8 @@ class Settings:
 
     authentication_enabled: str = setting(
         AUTO,
-        "whether RocketMQ's clients must [log in](security.md#logins): `true`, `false`, or `auto`: "
-        "as soon as there is a user",
+        "whether clients must [log in](security.md#logins): `true`, `false`, or `auto`: as soon as "
+        "there is a user, or other hosts reach `--bind` or `--remoting`",
     )
     authorization_enabled: str = setting(
         AUTO,
@@ -517,7 +523,7 @@ def _check_tls(settings: Settings) -> None:
             raise BadRequest(f"{name} is {value[:80]!a}", f"use {', '.join(filter(None, words))}")
     for one in fields(settings):
         value = getattr(settings, one.name)
-        is_path = one.name.startswith("tls_") and one.name.endswith(("_path", "_file"))
+        is_path = one.name.startswith(("tls_", "http_")) and one.name.endswith(("_path", "_file"))
         if is_path and value and not value.startswith("/"):
             raise BadRequest(f"{one.name} is {value[:80]!a}", "write the whole path, from / on")
 

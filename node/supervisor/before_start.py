@@ -169,7 +169,7 @@ def planned_ports(
     serve: ServeSettings, control: bind.BindAddress, gateway: bind.BindAddress, ha: bind.BindAddress
 ) -> list[Port]:
     """The ports that are known before the start: not those that the system is left to choose."""
-    host, first = control.address or control.host, control.port
+    host, first = control.bound_host, control.port
     found: list[Port] = []
     if not control.any_port:
         said = ["", " (the writer, one port above)"]
@@ -180,9 +180,9 @@ def planned_ports(
             (gateway.port, ""),
             (gateway.port - VIP_DISTANCE, " (two ports below, for old clients)"),
         ):
-            found.append(Port("--remoting", serve.remoting, gateway.host, port, what))
+            found.append(Port("--remoting", serve.remoting, gateway.bound_host, port, what))
     if ha.port:
-        found.append(Port("--ha", serve.ha_listen, ha.host, ha.port))
+        found.append(Port("--ha", serve.ha_listen, ha.bound_host, ha.port))
     http = bind.parse_http(serve.http)
     if http is not None and http.port:
         found.append(Port("--http", serve.http, http.host, http.port))

@@ -5,6 +5,7 @@ import random
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
 from node.runtime import addresses as machine
 from protocol import addresses
@@ -14,11 +15,22 @@ _TCP = re.compile(r"tcp://(\[[0-9a-fA-F:.]+\]|[^\[\]:/]+):([0-9]{1,5}|\*)")
 _HTTP = re.compile(r"(?:http://)?(?:(\[[0-9a-fA-F:.]+\]|[^\[\]:/]+):)?([0-9]{1,5})/?")
 _PUBLISHED = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?:([0-9]{1,5})(?:-([0-9]{1,5}))?")
 _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?\.?")
+_OPEN_HINT = "write the ends that need no login, as --open remoting,http; there are "
 FREE_PORTS = range(20_000, 32_000)
 """Below those that the system gives to connections: one of these could take a port before the
 process for which it was chosen."""
 FREE_PORTS_TRIES = 1_000
 NAME_SERVERS_MAX = 16
+
+
+class End(StrEnum):
+    """An end of a node, by the word of `--open`."""
+
+    ZEROMQ = "zeromq"
+    """The control socket, the writer and the readers."""
+    REMOTING = "remoting"
+    HA = "ha"
+    HTTP = "http"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +50,20 @@ class BindAddress:
         return self.host in addresses.WILDCARDS
 
     @property
+    def bound_host(self) -> str:
+        """What sockets are bound to."""
+        return self.address or self.host
+
+    @property
     def is_loopback(self) -> bool:
         """True if only this host can connect."""
-        return addresses.is_loopback(self.address or self.host)
+        return addresses.is_loopback(self.bound_host)
 
     @property
     def takes_local(self) -> bool:
         """True if every client connects from 127.0.0.1, so that a message over a local socket has
         the same born host."""
-        return self.is_loopback and not (self.address or self.host).startswith("[")
+        return self.is_loopback and not self.bound_host.startswith("[")
 
     @property
     def endpoint(self) -> str:
@@ -56,7 +73,7 @@ class BindAddress:
     @property
     def bound(self) -> str:
         """The control socket's, for `bind`."""
-        return f"tcp://{self.address or self.host}:{self.port}"
+        return f"tcp://{self.bound_host}:{self.port}"
 
     def resolved(self) -> "BindAddress":
         """With the first IPv4 address of its host, else the first IPv6 one. Raises BadRequest for
@@ -166,7 +183,7 @@ def _parse_listener(
 def ha_place(text: str, avoid: Collection[int] = ()) -> BindAddress:
     """Where followers connect: port 0 becomes a free one, as name servers get it; NOWHERE without a
     text. Raises BadRequest and RefusedError."""
-    return _with_port(parse_ha(text), 0, avoid)
+    return with_port(parse_ha(text), 0, avoid)
 
 
 def remoting_place(text: str, avoid: Collection[int] = ()) -> BindAddress:
@@ -174,13 +191,15 @@ def remoting_place(text: str, avoid: Collection[int] = ()) -> BindAddress:
 
     The port is chosen here, as records hold it, and the writer starts before the gateway.
     """
-    return _with_port(parse_remoting(text), addresses.VIP_DISTANCE, avoid)
+    return with_port(parse_remoting(text), addresses.VIP_DISTANCE, avoid)
 
 
-def _with_port(place: BindAddress | None, below: int, avoid: Collection[int]) -> BindAddress:
+def with_port(place: BindAddress | None, below: int, avoid: Collection[int]) -> BindAddress:
+    """A place at its port, or at a free one with as many free ones below; NOWHERE without a place.
+    Raises RefusedError."""
     if place is None:
         return NOWHERE
-    first = place.port - below if place.port else free_ports(below + 1, place.host, avoid)
+    first = place.port - below if place.port else free_ports(below + 1, place.bound_host, avoid)
     return replace(place, port=first + below)
 
 
@@ -265,6 +284,17 @@ def announced_ha(announced: str, ha: BindAddress, advertised: Advertised) -> str
     if host in addresses.WILDCARDS and announced:
         host = announced.rpartition(":")[0]
     return f"{host}:{advertised.port(ha.port)}"
+
+
+def parse_open_ends(text: str) -> frozenset[End]:
+    """Reads `END,END`. Raises BadRequest for a word that names no end."""
+    words = [word for one in text.split(",") if (word := one.strip())]
+    for word in words:
+        if word not in set(End):
+            raise BadRequest(
+                f"open names {word[:80]!a}, no end of a node", _OPEN_HINT + ", ".join(End)
+            )
+    return frozenset(map(End, words))
 
 
 def parse_advertise(text: str) -> Advertised:

@@ -27,7 +27,15 @@ from node.runtime.event_log import fields
 from node.runtime.process import DamageReport
 from node.runtime.state_page import RECOVERING, STARTING, LogPage, WorkerPage
 from node.supervisor import plan
-from node.supervisor.bind import NOWHERE, Advertised, BindAddress, announced_ha, parse_name_servers
+from node.supervisor.bind import (
+    NOWHERE,
+    Advertised,
+    BindAddress,
+    End,
+    announced_ha,
+    parse_name_servers,
+)
+from node.supervisor.exposed import Exposure
 from node.supervisor.options import Options
 from protocol.addresses import ANY_HOST, WILDCARDS
 
@@ -75,6 +83,8 @@ class NodePlaces(NamedTuple):
     """The local socket of the supervisor, which needs no keys; empty where it has none."""
     has_keys: bool = False
     """Whether clients over TCP come with keys."""
+    exposure: Exposure | None = None
+    """All its ends, and who must log in at each; None: as the settings say."""
 
 
 def command(module: str, arguments: Sequence[str]) -> list[str]:
@@ -91,6 +101,8 @@ def child_command(child: plan.Child, options: Options, places: NodePlaces, held:
         arguments += ["--keys"]
     for pair in options.pairs:
         arguments += ["-X", pair]
+    if places.exposure is not None and child.role is plan.ChildRole.GATEWAY:
+        arguments += ["-X", f"authentication_enabled={places.exposure.login(End.REMOTING)}"]
     return command(options.modules[child.role], arguments)
 
 
@@ -116,7 +128,7 @@ def _arguments(child: plan.Child, options: Options, places: NodePlaces) -> list[
         case plan.ChildRole.TASKS:
             return ["--node", _own_endpoint(places)]
         case plan.ChildRole.FOLLOWERS:
-            return ["--bind", f"{places.ha.host}:{places.ha.port}"]
+            return ["--bind", f"{places.ha.bound_host}:{places.ha.port}"]
     return []
 
 
@@ -131,7 +143,7 @@ def _own_endpoint(places: NodePlaces) -> str:
 def _gateway_arguments(options: Options, places: NodePlaces) -> list[str]:
     place, broker = places.gateway, options.broker
     found = {
-        "--bind": f"{place.host}:{place.port}",
+        "--bind": f"{place.bound_host}:{place.port}",
         "--node": _own_endpoint(places),
         "--cluster": broker.broker_cluster_name,
         "--broker": broker.broker_name or socket.gethostname(),

@@ -36,6 +36,8 @@ from node.serving.request_server import Received, Server, serve_waiting
 from node.store.identity.places import create_store
 from node.store.identity.roles import check_role
 from node.supervisor import before_start, bind, child_process, plan
+from node.supervisor.bind import End
+from node.supervisor.exposed import Exposure, OpenEndsWarning, checked_exposure
 from node.supervisor.options import Options, as_replica
 from node.supervisor.plan import READ_ONLY, TRIED_AGAIN, Child, ChildRole, ChildState
 from node.supervisor.service import NodeLog, ServiceManager, node_log, stop_at_end_of
@@ -49,6 +51,7 @@ from protocol.wire import frames
 
 if TYPE_CHECKING:
     from node.access.tls import ServerTls
+    from node.supervisor.monitoring.http_login import HttpLogin
 
 log = logging.getLogger("keelog.supervisor")
 
@@ -74,13 +77,14 @@ def serve(options: Options) -> int:
 
     Returns 0 after a clean stop, and EXIT_UNEXPECTED after an unexpected error. If the writer
     refuses the store at its first start, returns the writer's exit code, 5 for a damaged store.
-    Raises BadRequest for invalid settings, NotAStore, StorePermission, StoreLocked, and
-    RefusedError for a taken port: then nothing was changed.
+    Raises BadRequest for invalid settings, EndNeedsLogin, NotAStore, StorePermission, StoreLocked,
+    and RefusedError for a taken port: then nothing was changed.
     """
     started_at = time.monotonic()
     settings = load_settings(options.pairs)
     options = as_replica(options, settings)
-    places, ports = _plan_places(options)
+    exposure = checked_exposure(options, settings)
+    places, ports = _plan_places(options, exposure)
     before_start.check_ha(places.ha, settings)
     client_tls(settings)  # its files, too, are checked before anything is changed
     # No certificate is asked of who looks at health and metrics.
@@ -122,17 +126,19 @@ def serve(options: Options) -> int:
         return processes.EXIT_UNEXPECTED if code == processes.EXIT_OK and threads else code
 
 
-def _plan_places(options: Options) -> tuple[child_process.NodePlaces, list[before_start.Port]]:
+def _plan_places(
+    options: Options, exposure: Exposure
+) -> tuple[child_process.NodePlaces, list[before_start.Port]]:
     """Where the node listens, and the ports for that. Raises BadRequest and RefusedError."""
     serve = options.serve
-    control = bind.parse_bind(serve.bind).resolved()
+    control = exposure.place(End.ZEROMQ) or bind.NOWHERE
     advertised = bind.parse_advertise(options.network.advertise)
     avoid = {
         one.port for one in before_start.planned_ports(serve, control, bind.NOWHERE, bind.NOWHERE)
     }
-    gateway = bind.remoting_place(serve.remoting, avoid)
+    gateway = bind.with_port(exposure.place(End.REMOTING), VIP_DISTANCE, avoid)
     avoid |= {gateway.port, gateway.port - VIP_DISTANCE}
-    ha = bind.ha_place(serve.ha_listen, avoid)
+    ha = bind.with_port(exposure.place(End.HA), 0, avoid)
     ports = before_start.planned_ports(serve, control, gateway, ha)
     before_start.check_apart(ports)
     before_start.check_published(ports, advertised)
@@ -140,7 +146,11 @@ def _plan_places(options: Options) -> tuple[child_process.NodePlaces, list[befor
     # Found once: the look takes a descriptor, and a later start of a child may find none free.
     own = loopback() if control.host == ANY_HOST else ""
     local = plan.new_local_socket()
-    return child_process.NodePlaces(control, gateway, announced, ha, advertised, own, local), ports
+    places = child_process.NodePlaces(
+        control, gateway, announced, ha, advertised, own, local,
+        exposure=exposure,
+    )  # fmt: skip
+    return places, ports
 
 
 def _check_limits(options: Options, settings: Settings) -> None:
@@ -184,6 +194,8 @@ class Supervisor:
         self.options = options
         self.settings = settings
         self._tls = tls
+        self._exposure = places.exposure or Exposure((), (), settings)
+        self._open_ends = OpenEndsWarning(self._exposure.opened)
         self.held = held
         self.place = places.control.with_port_of(server.endpoint)
         self.server = server
@@ -211,12 +223,6 @@ class Supervisor:
 
     def run(self, stop: processes.StopFlag) -> int:
         """Runs until all children have ended after a stop, or the writer refuses the store."""
-        if not self.place.is_loopback and not self._places.has_keys:
-            log.warning(
-                "reachable from other hosts: anybody there can read, write and delete, "
-                "there is no authentication yet",
-                extra=fields(endpoint=self.server.endpoint),
-            )
         if self.place.address != self.place.host:
             found = fields(name=self.place.host, address=self.place.address)
             log.info("bound to the address of a host name", extra=found)
@@ -227,7 +233,11 @@ class Supervisor:
             chosen = fields(address=self._places.announced, choose="--advertise HOST")
             log.info("name servers and clients of them get this address", extra=chosen)
         with http_end(
-            self.options.serve.http, self.view, lambda: self._turned_at, self._tls
+            self._exposure.place(End.HTTP),
+            self.view,
+            lambda: self._turned_at,
+            self._tls,
+            self._http_login,
         ) as self._http_url:
             try:
                 return self._loop(stop)
@@ -251,6 +261,7 @@ class Supervisor:
             settled = plan.has_settled(self.children, now, self.options.limits)
             self._manager.turn(now, settled, plan.state_line(self.children))
             self.events.turn(self._processes.values())
+            self._open_ends.turn(now)
             if self._tls is not None:
                 self._tls.look(now)
             self._wait(stop, now)
@@ -347,8 +358,11 @@ class Supervisor:
                 with if_room():
                     before_start.remove_old_pages(self.held.place, slots)
             endpoint = report.endpoint
+            # A name, where it was given one.
             if child.role in (ChildRole.WRITER, ChildRole.READER):
-                endpoint = at_host(endpoint, self.place.host)  # a name, where it was given one
+                endpoint = at_host(endpoint, self.place.host)
+            elif child.role is ChildRole.GATEWAY:
+                endpoint = at_host(endpoint, self._places.gateway.host)
             plan.note_ready(child, endpoint)
             if self._was_ready:
                 details = fields(process=child.name, process_pid=process.pid)
@@ -476,6 +490,14 @@ class Supervisor:
         self.server.turn()
         answer_clients(self.server, self.view)
 
+    def _http_login(self) -> "HttpLogin":
+        # Only here: a node without pages needs none of it.
+        from node.supervisor.monitoring.http_login import HttpLogin
+
+        cluster = self.options.broker.broker_cluster_name
+        login = self._exposure.login(End.HTTP)
+        return HttpLogin(self.held.place, self.settings, login, cluster)
+
     def view(self) -> NodeView:
         """The node as it is now. Any thread may call it: it changes nothing."""
         now = time.monotonic()
@@ -494,6 +516,7 @@ class Supervisor:
             log_file=self.events.file,
             damage=self._damage,
             tls=None if self._tls is None else self._tls.state(),
+            opened=self._open_ends.text,
         )
 
 
@@ -549,30 +572,30 @@ def answer_clients(server: Server, view: Callable[[], NodeView]) -> None:
 
 @contextmanager
 def http_end(
-    address: str,
+    place: bind.BindAddress | None,
     view: Callable[[], NodeView],
     turned_at: Callable[[], float],
     tls: "ServerTls | None" = None,
+    login: "Callable[[], HttpLogin] | None" = None,
 ) -> Iterator[str]:
     """Serves the pages at `--http` within the context, and yields their URL, which is empty without
-    `--http`. Raises RefusedError for a port that is taken."""
-    place = bind.parse_http(address)
+    a place. `login` makes what decides who sees them; None: everybody. Raises RefusedError for a
+    port that is taken."""
     if place is None:
         yield ""
         return
     # Only here: http.server takes longer to import than all else of a supervisor.
     from node.supervisor.monitoring.http_server import PATHS, HealthPages, HttpServer
 
+    pages, known = HealthPages(view, turned_at), None if login is None else login()
     try:
-        end = HttpServer(place.host, place.port, HealthPages(view, turned_at), tls)
+        end = HttpServer(place, pages, tls, known)
     except OSError as error:
         raise errors.RefusedError(
             f"cannot listen at {place.host}:{place.port}, for --http: {error.strerror or error}",
             "stop the process that listens there, or name another port",
         ) from None
     log.info("health and metrics are served", extra=fields(url=end.url, paths=" ".join(PATHS)))
-    if not place.is_loopback:
-        log.warning("metrics can be read from other hosts", extra=fields(url=end.url))
     try:
         yield end.url
     finally:

@@ -57,8 +57,15 @@ class ServeSettings:
     )
     ha_listen: str = setting(
         "",
-        "where slaves and replicas connect to follow this node, as 127.0.0.1:10912, which "
-        "[nobody checks](replication.md#being-followed); port 0 takes a free one; empty: nowhere",
+        "where slaves and replicas connect to [follow this node](replication.md#being-followed), "
+        "as 127.0.0.1:10912; port 0 takes a free one; empty: nowhere",
+    )
+    open_ends: str = setting(
+        "",
+        "the ends at which nobody has to log in though other hosts reach them, of `zeromq` (the "
+        "control socket, the writer, the readers), `remoting`, `ha` and `http`, with commas "
+        "between; a node does not start [beyond loopback](security.md#beyond-loopback) at an end "
+        "that neither asks for a login nor is here",
     )
     restart_limit: int = setting(
         5,
@@ -71,6 +78,7 @@ class ServeSettings:
         bind.parse_http(self.http)
         bind.parse_remoting(self.remoting)
         bind.parse_ha(self.ha_listen)
+        bind.parse_open_ends(self.open_ends)
         check_bounds(self)
 
 

@@ -163,6 +163,8 @@ class NodeView:
     """Whether clients of this machine are given its local sockets."""
     tls: TlsState | None = None
     """None for a node without TLS."""
+    opened: str = ""
+    """The ends that `--open` leaves open to everybody; empty without one."""
 
 
 def routes(view: NodeView, is_own: bool = False) -> Fields:
@@ -506,6 +508,8 @@ def _feature_checks(view: NodeView) -> Iterator[HealthCheck]:
         yield _check("following", *following_check(view.root))
     if settings.controller_id:
         yield _check("controllers", *elected_check(view.root))
+    if view.opened:
+        yield _check("open_ends", False, view.opened)
     if view.tls is not None:
         yield _check("certificate", *certificate_check(view.tls))
 

@@ -9,6 +9,8 @@ import pytest
 
 from keelog.cli.contexts import Context, Contexts, load, path_of, resolve, save
 from keelog.cli.main import run
+from node.runtime.run_files import write_control
+from node.runtime.state_page import run_dir
 from protocol.addresses import DEFAULT_NODE
 from protocol.errors import BadRequest, NotFound
 
@@ -41,6 +43,19 @@ def test_flags_go_before_variables_variables_before_contexts_contexts_before_the
 ) -> None:
     place = resolve(flag, named, environment, lambda: Contexts(KNOWN.named, current))
     assert (place.url, place.origin) == (url, origin)
+
+
+@pytest.mark.parametrize("by", ["flag", "environment"])
+def test_the_directory_of_a_store_names_the_local_socket_of_its_node(
+    tmp_path: Path, by: str
+) -> None:
+    root = str(tmp_path)
+    flag, variables = (root, {}) if by == "flag" else (None, {"KEELOG_NODE": root})
+    with pytest.raises(NotFound, match="no node has run on"):
+        resolve(flag, None, variables, Contexts)
+    run_dir(tmp_path).mkdir(parents=True)
+    write_control(tmp_path, "ipc://@keelog-1")
+    assert resolve(flag, None, variables, Contexts).url == "ipc://@keelog-1"
 
 
 def test_an_unknown_context_is_an_error_with_the_nearest_name() -> None:

@@ -16,7 +16,7 @@ from keelog.cli.shape_help import SHAPES
 from tests.cli.tree import help_of, leaves
 
 COMMANDS = """\
-serve DIR --bind --queue-workers --readers -X --config
+serve DIR --bind --queue-workers --readers --open -X --config
 health --wait --json --node
 status --json --node
 top --once --node

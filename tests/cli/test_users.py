@@ -11,6 +11,7 @@ import pytest
 
 from keelog.cli.access.users import GENERATED_CHARS
 from keelog.cli.main import run
+from node.access.curve import write_pair
 from node.access.users_file import read_users, users_path
 from node.runtime.locks import StoreLock
 from tests.support.node import RunningNode
@@ -257,3 +258,28 @@ def test_a_running_node_does_the_same_and_its_secrets_stay_in_their_file(
     assert SECRET not in "".join(log)
     cli("user", "rm", "cli-user", "--yes")
     cli("user", "show", "cli-user", code=3)
+
+
+def test_a_user_may_be_made_before_the_first_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With `--store` the store is made, but not in a folder that holds something else."""
+    made, _ = caller(capsys, "--store", str(tmp_path / "new"))("user", "create", "operator")
+    assert made["name"] == "operator"
+    assert stat.S_IMODE(users_path(tmp_path / "new").parent.stat().st_mode) == 0o700
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "photo.jpg").touch()
+    err = caller(capsys, "--store", str(tmp_path / "other"))("user", "create", "operator", code=1)
+    assert "holds other things than a store" in str(err)
+    assert [path.name for path in (tmp_path / "other").iterdir()] == ["photo.jpg"]
+
+
+def test_a_public_key_may_be_a_file_that_holds_it(cli: Cli, root: Path, tmp_path: Path) -> None:
+    pair = write_pair(tmp_path, "billing")
+    for given in (pair.public, str(tmp_path / "billing.key"), str(tmp_path / "billing.key_secret")):
+        cli("user", "create", "billing", "--public-key", given)
+        assert read_users(root)[0].users["billing"].public_keys == (pair.public,)
+        cli("user", "rm", "billing", "--yes")
+    err = cli("user", "create", "billing", "--public-key", str(tmp_path / "none"), code=1)[1]
+    assert "cannot take the public key" in err
+    assert pair.secret not in err

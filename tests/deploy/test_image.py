@@ -1,6 +1,8 @@
 """The image: built by buildah from its Dockerfile and context, started as people start it."""
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,15 +68,32 @@ def as_user(user: int, group: int) -> tuple[str, ...]:
 
 
 def started(
-    image: Image, volume: Path, log: Path, words: list[str], who: tuple[str, ...]
+    image: Image, volume: Path, log: Path, words: list[str], who: tuple[str, ...], *more: str
 ) -> Machine:
     """The image as process 1, with a read-only root."""
-    options = ["--read-only", "--tmpfs=/tmp", f"--bind={volume}:/var/lib/keelog"]
+    options = ["--read-only", "--tmpfs=/tmp", f"--bind={volume}:/var/lib/keelog", *more]
     options += [f"--setenv={one}" for one in image.env]
     return Machine(
         image.folder, log, *options,
         words=(*who, *image.config["Entrypoint"], *words),
     )  # fmt: skip
+
+
+def make_logins(store: Path, secrets: Path) -> None:
+    """The files of compose's secrets, as docs/operations.md has them, and what `setup` does."""
+    secrets.mkdir()
+    (secrets / "first_user.json").write_text('{"username":"operator","password":"canary-secret"}')
+    (secrets / "http_token").write_text("0123456789abcdef")
+    key = str(secrets / "client.key")
+    for words in (
+        ["key", "new", "client", "--folder", str(secrets)],
+        ["user", "create", "client", "--super", "--public-key", key, "--store", str(store)],
+        ["key", "init", str(store)],
+    ):
+        subprocess.run([sys.executable, "-m", "keelog", *words], check=True, cwd=ROOT)
+    for path in secrets.iterdir():
+        run("chown", f"0:{NO_ENTRY}", str(path))
+        path.chmod(0o640)
 
 
 def wait_healthy(node: Machine, image: Image, who: tuple[str, ...]) -> None:
@@ -99,7 +118,8 @@ def test_the_image_serves_as_process_1_and_stops_in_order(image: Image, tmp_path
     user = int(image.config["User"])  # type: ignore[call-overload]
     run("chown", f"{user}:{user}", str(volume))
     who = as_user(user, user)
-    with started(image, volume, tmp_path / "log", image.config["Cmd"], who) as node:
+    words = [*image.config["Cmd"], "--open", "zeromq,http"]
+    with started(image, volume, tmp_path / "log", words, who) as node:
         wait_healthy(node, image, who)
         node("echo one | keelog produce orders --quiet", *who, env=image.env)
         names = [one.name() for one in node.init.children()]
@@ -121,10 +141,14 @@ def test_composes_command_runs_with_any_user_and_group(image: Image, tmp_path: P
     run("chown", f"0:{NO_ENTRY}", str(volume))
     volume.chmod(0o2775)  # a volume of the user's group, as Kubernetes' fsGroup makes one
     command = yaml.safe_load(COMPOSE.read_text())["services"]["node"]["command"]
+    secrets = tmp_path / "secrets"
+    make_logins(volume / "store", secrets)
+    run("chown", "-R", f"{NO_ENTRY}:{NO_ENTRY}", str(volume / "store"))
     who = as_user(NO_ENTRY, NO_ENTRY)
-    with started(image, volume, tmp_path / "log", command, who) as node:
+    bound = f"--bind-ro={secrets}:/run/secrets"
+    with started(image, volume, tmp_path / "log", command, who, bound) as node:
         wait_healthy(node, image, who)
         node("echo one | keelog produce orders --quiet", *who, env=image.env)
-        words = "timeout 60 keelog consume orders --group billing -o start --count 1 -f '%v\\n'"
-        assert node(words, *who, env=image.env).split() == ["one"]
+        got = node("keelog consume orders -o start -e -f '%v\\n'", *who, env=image.env)
+        assert got.split() == ["one"]
         assert node.stop() == 0, node.log.read_text()

@@ -20,6 +20,7 @@ KEELOG = "sudo -u keelog /opt/keelog/.venv/bin/keelog"
 DROP_IN = """[Service]
 ExecStart=
 ExecStart=/opt/keelog/.venv/bin/keelog serve /var/lib/keelog/store --remoting 0.0.0.0:10911
+Environment=KEELOG_SERVE__OPEN_ENDS=remoting
 WatchdogSec=5
 """
 

@@ -27,7 +27,10 @@ from keelog.testing import TestNode
 from tests.support.name_server import FakeNameServer
 from tests.support.node import wait_until
 
-ENDS = {"serve.remoting": "[::]:0", "serve.ha_listen": "[::]:0", "serve.http": "[::1]:0"}
+ENDS = {
+    "serve.remoting": "[::]:0", "serve.ha_listen": "[::]:0", "serve.http": "[::1]:0",
+    "serve.open_ends": "remoting,ha",
+}
 
 async def registers(folder):
     async with FakeNameServer("fd00::7") as names:

@@ -108,7 +108,8 @@ def test_a_node_at_all_addresses_is_reached_by_the_address_that_was_asked(
 ) -> None:
     """By IPv4 and by IPv6; a message keeps the IPv4 address of its sender."""
     port = free_ports(3)
-    with node_at(tmp_path, f"tcp://[::]:{port}", "serve.http=0.0.0.0:0"):
+    opened = "serve.open_ends=zeromq,http"
+    with node_at(tmp_path, f"tcp://[::]:{port}", "serve.http=0.0.0.0:0", opened) as node:
         for host in (place.here4, f"[{place.here6}]"):
             found = use_from(place, f"tcp://{host}:{port}")
             ends = [f"tcp://{host}:{port + number}" for number in (1, 2)]
@@ -119,13 +120,18 @@ def test_a_node_at_all_addresses_is_reached_by_the_address_that_was_asked(
         store_host, _ = parse_offset_message_id(str(found["id"]))
         assert len(store_host.ip) == 4
         assert not store_host.ip.startswith(b"\x7f")
+        check = next(one for one in node.client.health().checks if one.name == "open_ends")
+        assert (check.ok, check.needed) == (False, False)
+        assert f"--bind tcp://[::]:{port}, --http 0.0.0.0:0" in check.detail
+        assert node.stderr.count("everybody who reaches this end may do everything there") == 2
 
 
 def test_clients_are_given_the_host_that_the_node_advertises(tmp_path: Path, place: Place) -> None:
     """Though they asked at another address of it."""
     port = free_ports(3)
     advertised = f"network.advertise={place.here4}"
-    with node_at(tmp_path, f"tcp://*:{port}", advertised, "serve.http=0"):
+    opened = "serve.open_ends=zeromq"
+    with node_at(tmp_path, f"tcp://*:{port}", advertised, "serve.http=0", opened):
         found = use_from(place, f"tcp://[{place.here6}]:{port}")
         ends = [f"tcp://{place.here4}:{port + number}" for number in (1, 2)]
         assert found["endpoints"] == found["routes"] == ends

@@ -80,6 +80,16 @@ class _StorePlace:
         audit.close()
 
 
+def make_store(directory: Path) -> None:
+    """Makes a store where there is none, as keelog serve would. Raises NotAStore for a folder that
+    holds something else, StorePermission."""
+    from node.store.identity.places import create_store
+    from node.supervisor.before_start import open_directory
+
+    open_directory(directory)
+    create_store(directory)
+
+
 @contextmanager
 def opened(node: str, store: Path | None) -> Iterator[UserPlace]:
     """The place that a command names. Raises StoreLocked while a node runs on the store."""

@@ -12,7 +12,15 @@ from typing import Any
 
 import click
 
-from keelog.cli.access.place import UserPlace, UserRow, known_user, name_of, opened, place_options
+from keelog.cli.access.place import (
+    UserPlace,
+    UserRow,
+    known_user,
+    make_store,
+    name_of,
+    opened,
+    place_options,
+)
 from keelog.cli.failures import doing
 from keelog.cli.node.topics import confirm, yes_option
 from keelog.cli.options import CliGroup, options
@@ -54,7 +62,8 @@ keys_option = click.option(
     "keys",
     multiple=True,
     metavar="KEY",
-    help="A CURVE public key of the user; may be there several times.",
+    callback=lambda _, __, given: _public_keys(given),
+    help="A CURVE public key of the user, or a file NAME.key; may be there several times.",
 )
 user_argument = click.argument("name", metavar="USER")
 
@@ -79,6 +88,17 @@ def _password(file: Path | None, prompt: bool) -> str | None:
     if not found.strip():
         raise BadRequest(f"the first line of {file} is empty", "write the password there")
     return found
+
+
+def _public_keys(given: tuple[str, ...]) -> tuple[str, ...]:
+    """The keys, where some may be names of files. Raises BadKey."""
+    if not given:
+        return ()
+    # Imported here: ZeroMQ takes longer to import than most commands run.
+    from keelog.client.transport.keys import public_key
+
+    with doing("cannot take the public key"):
+        return tuple(public_key(one, "--public-key") for one in given)
 
 
 def _generated() -> str:
@@ -118,7 +138,8 @@ def create(
     """Makes a user, with a password of 32 characters that is shown once.
 
     The password comes from a file or a prompt instead, if one is named; with a public key alone
-    there is none. A new user may do nothing until a list allows it: keelog acl allow.
+    there is none. A new user may do nothing until a list allows it: keelog acl allow. With --store
+    the store is made when absent: a node that others reach asks for a user before its first start.
 
     Example: keelog user create billing
 
@@ -129,9 +150,12 @@ def create(
     kind = UserType.SUPER if is_super else UserType.NORMAL
     name = name_of(name)
     info = UserInfo(name, made or password, str(kind), None, tuple(given["keys"]) or None)
-    with doing(f"cannot make user {name}"), opened(given["node"], given["store"]) as place:
-        place.change([_change(CREATE_USER, name, info)])
-        document = shown(known_user(place, name))
+    with doing(f"cannot make user {name}"):
+        if given["store"] is not None:
+            make_store(given["store"])
+        with opened(given["node"], given["store"]) as place:
+            place.change([_change(CREATE_USER, name, info)])
+            document = shown(known_user(place, name))
     if made is not None:
         say("the password is shown once, and never again")
         document["password"] = made

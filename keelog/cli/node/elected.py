@@ -15,6 +15,7 @@ from node.runtime.settings import Settings, load_settings, snake_case
 from node.supervisor.before_start import place_to_announce
 from node.supervisor.bind import parse_controllers, parse_ha, parse_remoting, remoting_place
 from node.supervisor.child_process import command, environment
+from node.supervisor.exposed import checked_exposure
 from node.supervisor.options import Options
 from node.supervisor.service import ServiceManager, stop_at_end_of
 from protocol.errors import BadRequest
@@ -32,6 +33,7 @@ def serve_elected(options: Options) -> int:
     usual = [f"store.{name}={value}" for name, value in USUAL.items() if name not in given]
     settings = load_settings((*options.pairs, *usual))
     _check(options, settings)
+    checked_exposure(options, settings)
     broker = options.broker
     member = NodeOfGroup(
         broker.broker_cluster_name,

@@ -24,6 +24,7 @@ _METAVARS = {
     "namesrv": "'HOST:PORT;…'",
     "controller": "'HOST:PORT;…'",
     "ha": "HOST:PORT",
+    "open": "END,END",
     "broker_name": "NAME",
     "cluster": "NAME",
 }
@@ -32,8 +33,9 @@ _SHORT = {
     "controller_addr": "controller",
     "broker_cluster_name": "cluster",
     "ha_listen": "ha",
+    "open_ends": "open",
 }
-"""Settings with RocketMQ's names, whose options are shorter."""
+"""Settings whose options are shorter: most of them have RocketMQ's names."""
 
 
 _OPTIONS: dict[str, tuple[str, "Field[Any]"]] = {
@@ -103,7 +105,7 @@ def serve(
 
     It stays in the foreground; SIGTERM or Ctrl-C stops it in order. One line `ready …` on stderr
     says that appends are accepted. What an option does not say, --config, a variable
-    KEELOG_SERVE__NAME or -X serve.name may.
+    KEELOG_SERVE__NAME or -X serve.name may. An end that other hosts reach needs a login, or --open.
 
     Example: keelog serve ./store
 

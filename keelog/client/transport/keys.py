@@ -51,7 +51,7 @@ def client_keys(key: PathText | None, server_key: PathText | None) -> ClientKeys
             f"{'key' if key is None else 'server_key'} is missing: a client with keys needs both",
             "key='me.key_secret', server_key='server.key' (keelog key new me, keelog key show DIR)",
         )
-    return ClientKeys(_pair(Path(key)), _server_key(server_key))
+    return ClientKeys(_pair(Path(key)), public_key(server_key, "server_key"))
 
 
 def _pair(path: Path) -> KeyPair:
@@ -63,10 +63,11 @@ def _pair(path: Path) -> KeyPair:
     return keys
 
 
-def _server_key(given: PathText) -> str:
+def public_key(given: PathText, what: str) -> str:
+    """A public key, or that in a file. `what` names it in errors. Raises BadKey."""
     text = os.fspath(given)
     if len(text) == KEY_CHARS and not Path(text).exists():
-        return check_key(text, "server_key")
+        return check_key(text, what)
     return parse_public(_read(Path(text))[0], text)
 
 

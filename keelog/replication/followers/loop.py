@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from keelog.replication.followers import connection as connections
 from keelog.replication.followers.book import AheadBefore, ElectedRule, FollowerBook
 from keelog.replication.followers.connection import FollowerConnection, FollowerGone, Gone, Peer
-from node.access.tls_settings import ClientAuth, TlsMode, load_tls, server_tls
+from node.access.tls_settings import ClientAuth, load_tls, server_tls
 from node.runtime import disk, process, run_files, state_page, wakeup
 from node.runtime.addresses import AllowedPeers, open_port, parse_listen
 from node.runtime.event_log import fields
@@ -350,10 +350,6 @@ def _serve(child: process.ChildProcess, settings: Settings, stop: process.StopFl
     with process.take_place(root, wakeup.FOLLOWERS_SLOT) as page:
         tls = followers_tls(settings)
         listener = listen(host, port)
-        is_closed = tls is not None and tls.mode is TlsMode.ENFORCING and tls.asks_all
-        if not (addresses.is_loopback(host) or settings.ha_allowed_peers or is_closed):
-            details = fields(address=host)
-            log.warning("everybody who reaches this address gets the log", extra=details)
         server = FollowerServer(root, settings, listener, page, tls)
         try:
             child.report_ready(f"tcp://{host}:{listener.getsockname()[1]}")

@@ -22,6 +22,17 @@ from node.access.tls_settings import FIRST_BYTE, TlsMode
 from node.runtime.addresses import listen_at
 from node.runtime.event_log import fields
 from node.supervisor import status
+from node.supervisor.bind import BindAddress
+from node.supervisor.monitoring.http_login import (
+    BEARER,
+    BOTH,
+    ConnectionOver,
+    HttpLogin,
+    Login,
+    PageRefusal,
+    PageRequest,
+    peer_address,
+)
 from protocol.status import as_json
 
 if TYPE_CHECKING:
@@ -56,24 +67,34 @@ class Page(NamedTuple):
 
 Pages = Callable[[str, Mapping[str, str]], Page]
 """The page at a path, with the fields of its query. Called in several threads at once."""
+_LIVE, _READY = "/livez", "/readyz"
+"""Of these everybody may see the verdict: probes have no credentials."""
 
 
 class HttpServer(socketserver.TCPServer):
     """Listens from the beginning until `close`. Raises OSError if it cannot listen there."""
 
-    def __init__(self, host: str, port: int, pages: Pages, tls: "ServerTls | None" = None) -> None:
+    def __init__(
+        self,
+        place: BindAddress,
+        pages: Pages,
+        tls: "ServerTls | None" = None,
+        login: HttpLogin | None = None,
+    ) -> None:
+        """`login` None: everybody sees every page."""
         self.pages = pages
+        self.login = login
         self._tls = tls
         self._free = threading.BoundedSemaphore(HTTP_CONNECTIONS_MAX)
         self._lock = threading.Lock()
         self._open: dict[socket.socket, None] = {}
         """In the order in which they came."""
-        listener = listen_at(host, port, HTTP_BACKLOG)
+        listener = listen_at(place.bound_host, place.port, HTTP_BACKLOG)
         super().__init__(listener.getsockname(), _Handler, bind_and_activate=False)
         self.socket.close()
         self.socket = listener
         scheme = "http" if tls is None else "https"
-        self.url = f"{scheme}://{host}:{self.server_address[1]}"
+        self.url = f"{scheme}://{place.host}:{self.server_address[1]}"
         self._thread = threading.Thread(
             target=self.serve_forever, name="http", kwargs={"poll_interval": CLOSE_S}, daemon=True
         )
@@ -84,6 +105,8 @@ class HttpServer(socketserver.TCPServer):
         self.shutdown()
         self._thread.join()
         self.server_close()
+        if self.login is not None:
+            self.login.close()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Starts a thread for a connection; if there are too many, ends the oldest one."""
@@ -193,12 +216,39 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(Page(HTTPStatus.BAD_REQUEST, f"{error}\n"))
             return
         try:
+            asked = self._asked(parts.path, is_open=parts.path == _READY and not query)
+            found = self._looked_at(asked)
+            if isinstance(found, PageRefusal):
+                self._refuse(found, asked)
+                return
             page = self.server.pages(parts.path, query)
+            if found is Login.STRANGER:
+                page = bare(page)
+        except ConnectionOver:
+            raise
         except Exception:
             log.exception("a page of the HTTP end cannot be made", extra=fields(path=parts.path))
             text = "an unexpected error, its traceback is in the node's log\n"
             page = Page(HTTPStatus.INTERNAL_SERVER_ERROR, text)
         self._send(page)
+
+    def _asked(self, path: str, is_open: bool) -> PageRequest:
+        given = self.headers.get("Authorization", "")
+        # A connection with TLS is not a plain socket.
+        is_encrypted = type(self.connection) is not socket.socket
+        address = peer_address(self.client_address[0])
+        return PageRequest(given, address, is_encrypted, path, is_open)
+
+    def _looked_at(self, asked: PageRequest) -> Login | PageRefusal:
+        """Raises as `HttpLogin.look`."""
+        login = self.server.login
+        return Login.KNOWN if login is None or asked.path == _LIVE else login.look(asked)
+
+    def _refuse(self, why: PageRefusal, asked: PageRequest) -> None:
+        more = {}
+        if why.status is HTTPStatus.UNAUTHORIZED:
+            more = {"WWW-Authenticate": BOTH if asked.is_private else BEARER}
+        self._send(Page(why.status, why.text), more)
 
     do_HEAD = do_GET  # noqa: N815  (as http.server asks for it)
 
@@ -291,6 +341,12 @@ class HealthPages:
 
                 self._exporter = Exporter(self._view)
             return Page(HTTPStatus.OK, self._exporter.text(), self._exporter.content_type)
+
+
+def bare(page: Page) -> Page:
+    """The verdict alone, without what is wrong: the last line of the page."""
+    body = page.body.decode() if isinstance(page.body, bytes) else page.body
+    return page._replace(body=f"{body.rstrip().rpartition(chr(10))[2]}\n")
 
 
 def _health_page(found: status.HealthStatus, text: str, kind: str = PLAIN_TEXT) -> Page:

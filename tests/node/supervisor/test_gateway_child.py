@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from node.runtime.settings import Settings
 from node.supervisor.before_start import place_to_announce
 from node.supervisor.bind import (
     NAME_SERVERS_MAX,
     BindAddress,
+    End,
     free_ports,
     parse_advertise,
     parse_bind,
@@ -21,6 +23,7 @@ from node.supervisor.bind import (
     remoting_place,
 )
 from node.supervisor.child_process import NodePlaces, child_command
+from node.supervisor.exposed import Exposure, served_ends
 from node.supervisor.loop import _plan_places
 from node.supervisor.options import BrokerSettings, NetworkSettings, Options, ServeSettings
 from node.supervisor.plan import (
@@ -124,11 +127,41 @@ def test_a_child_of_a_node_at_all_addresses_starts_without_a_look_for_its_loopba
     role: ChildRole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = Options(Path("/s"), serve=ServeSettings(bind="tcp://*:17850", remoting="17860"))
-    places, _ = _plan_places(options)
+    exposure = Exposure(served_ends(options.serve), (), Settings())
+    places, _ = _plan_places(options, exposure)
     places = places._replace(local="")  # where local sockets cannot be had
     monkeypatch.setattr(socket, "create_server", no_descriptor)
     words = child_command(Child(role, 0), options, places, "1:2")
     assert words[words.index("--node") + 1] == "tcp://127.0.0.1:17850"
+
+
+def test_a_gateway_listens_at_the_address_that_was_judged_and_clients_get_the_name() -> None:
+    """Of a name that is looked up once."""
+    options = Options(Path("/s"), serve=ServeSettings(remoting="localhost:17860"))
+    exposure = Exposure(served_ends(options.serve), (), Settings())
+    places, _ = _plan_places(options, exposure)
+    words = child_command(Child(ChildRole.GATEWAY, 0), options, places, "1:2")
+    host = places.gateway.address
+    assert host in ("127.0.0.1", "[::1]")
+    assert words[words.index("--bind") + 1] == f"{host}:17860"
+    assert words[words.index("--address") + 1] == "localhost:17860"
+
+
+@pytest.mark.parametrize(
+    ("opened", "login"), [((), "authentication_enabled=true"), (("remoting",), "=false")]
+)
+def test_the_gateway_alone_is_told_whether_its_clients_must_log_in(
+    opened: tuple[str, ...], login: str
+) -> None:
+    options = Options(Path("/s"), serve=ServeSettings(remoting="0.0.0.0:17860"))
+    exposure = Exposure(served_ends(options.serve), frozenset(map(End, opened)), Settings())
+    places, _ = _plan_places(options, exposure)
+    commands = {
+        role: child_command(Child(role, 0), options, places, "1:2")
+        for role in (ChildRole.GATEWAY, ChildRole.WRITER)
+    }
+    assert commands[ChildRole.GATEWAY][-1].endswith(login)
+    assert not any("authentication" in word for word in commands[ChildRole.WRITER])
 
 
 def no_descriptor(*_: object, **__: object) -> socket.socket:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from node.supervisor.bind import parse_http
+from node.supervisor.bind import BindAddress, parse_http
 from node.supervisor.loop import http_end
 from node.supervisor.monitoring import http_server as module
 from node.supervisor.monitoring.http_server import HttpServer, Page
@@ -25,7 +25,7 @@ def pages(path: str, query: Mapping[str, str]) -> Page:
 
 @pytest.fixture
 def end() -> Iterator[HttpServer]:
-    server = HttpServer("127.0.0.1", 0, pages)
+    server = HttpServer(BindAddress("127.0.0.1", 0, any_port=True), pages)
     yield server
     server.close()
 
@@ -129,7 +129,7 @@ def test_a_taken_port_is_refused_with_its_option(end: HttpServer) -> None:
     place = urlsplit(end.url).netloc
     with (
         pytest.raises(RefusedError, match=f"at {place}, for --http: Address already in use"),
-        http_end(place, lambda: pytest.fail("asked"), lambda: 0.0),
+        http_end(parse_http(place), lambda: pytest.fail("asked"), lambda: 0.0),
     ):
         pytest.fail("served")
 

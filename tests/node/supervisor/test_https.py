@@ -13,11 +13,13 @@ import pytest
 from node.access.tls import ServerTls
 from node.access.tls_settings import ClientAuth, TlsMode, TlsState
 from node.runtime.settings import load_settings
+from node.supervisor.bind import BindAddress
 from node.supervisor.monitoring import http_server as module
 from node.supervisor.monitoring.http_server import HttpServer, Page
 from node.supervisor.status import CERTIFICATE_DAYS_MIN, certificate_check
 from tests.support.certificates import Authority, Pair
 
+PLACE = BindAddress("127.0.0.1", 0, any_port=True)
 DAY_MS = 86_400_000
 BODY = "a page\n" * 10_000
 
@@ -40,9 +42,7 @@ def pair(authority: Authority) -> Pair:
 def end(request: pytest.FixtureRequest, authority: Authority, pair: Pair) -> Iterator[HttpServer]:
     asks = "tls_server_need_client_auth=require", f"tls_server_trust_cert_path={authority.trust}"
     settings = load_settings([*pair.server, *asks, f"tls_server_mode={request.param}"])
-    with closing(
-        HttpServer("127.0.0.1", 0, pages, ServerTls(settings, ClientAuth.NONE))
-    ) as running:
+    with closing(HttpServer(PLACE, pages, ServerTls(settings, ClientAuth.NONE))) as running:
         yield running
 
 
