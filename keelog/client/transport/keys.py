@@ -18,6 +18,7 @@ from protocol.access.key_files import (
     KeyPair,
     check_key,
     check_secret_file,
+    is_key,
     parse_pair,
     parse_public,
 )
@@ -51,23 +52,27 @@ def client_keys(key: PathText | None, server_key: PathText | None) -> ClientKeys
             f"{'key' if key is None else 'server_key'} is missing: a client with keys needs both",
             "key='me.key_secret', server_key='server.key' (keelog key new me, keelog key show DIR)",
         )
-    return ClientKeys(_pair(Path(key)), _server_key(server_key))
+    return ClientKeys(_pair(Path(key)), server_key_text(server_key))
+
+
+def server_key_text(given: PathText) -> str:
+    """The public key of a node: the text itself, or that of a file. Raises BadKey."""
+    text = os.fspath(given)
+    if len(text) == KEY_CHARS and not Path(text).exists():
+        return check_key(text, "server_key")
+    return parse_public(_read(Path(text))[0], text)
 
 
 def _pair(path: Path) -> KeyPair:
+    if len(str(path)) == KEY_CHARS and is_key(str(path)) and not path.exists():
+        # It may be the secret key itself, which no error shows.
+        raise BadKey("key is a key itself, not the path of a file", "name the .key_secret")
     data, found = _read(path)
     check_secret_file(found.st_mode, found.st_uid, os.geteuid(), str(path))
     keys = parse_pair(data, str(path))
     if zmq.curve_public(keys.secret.encode()).decode() != keys.public:
         raise BadKey(f"the keys of {path} are not a pair", "keelog key new NAME  makes a pair")
     return keys
-
-
-def _server_key(given: PathText) -> str:
-    text = os.fspath(given)
-    if len(text) == KEY_CHARS and not Path(text).exists():
-        return check_key(text, "server_key")
-    return parse_public(_read(Path(text))[0], text)
 
 
 def _read(path: Path) -> tuple[bytes, os.stat_result]:
