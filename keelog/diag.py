@@ -46,6 +46,8 @@ from protocol.kernel import loader
 from protocol.names import LOCK_FILE
 
 Fields = dict[str, Any]
+ClientKeys = tuple[str | None, str | None]
+"""`key` and `server_key` for `keelog.connect`."""
 
 LISTED_FILES_MAX = 20_000
 LOG_LINES_MAX = 1_000
@@ -118,7 +120,9 @@ class Bundle:
                 zip_.writestr(name, data)
 
 
-def gather(node: str, store: Path | None, log_file: Path | None) -> Bundle:
+def gather(
+    node: str, store: Path | None, log_file: Path | None, keys: ClientKeys = (None, None)
+) -> Bundle:
     """Looks at the node, its store and the machine.
 
     `store` is for a node that does not run, or that is not seen to run here as the caller's user;
@@ -132,7 +136,8 @@ def gather(node: str, store: Path | None, log_file: Path | None) -> Bundle:
     names = sorted(name for name in os.environ if name.startswith("KEELOG_"))
     bundle.add("environment.json", lambda: names)
     try:
-        with keelog.connect(node, timeout=_NODE_S_MAX) as client:
+        key, server_key = keys
+        with keelog.connect(node, _NODE_S_MAX, key=key, server_key=server_key) as client:
             status = dict(client.status().raw)
             health = dict(client.health().raw)
     except MqError as error:

@@ -19,7 +19,7 @@ def pages(spark: SparkSession) -> str:
     base = spark.sparkContext.uiWebUrl
     assert base is not None
     paths = ["environment/", "SQL/", "SQL/execution/?id=0", "jobs/", "stages/"]
-    return "\n".join(urlopen(f"{base}/{path}").read().decode() for path in paths)  # noqa: S310
+    return "\n".join(urlopen(f"{base}/{path}").read().decode() for path in paths)
 
 
 def plan(df: DataFrame) -> str:
@@ -32,6 +32,7 @@ def main(endpoint: str, key: str, server_key: str, folder: str) -> None:
     logs.mkdir()
     conf = {"spark.ui.enabled": "true", "spark.ui.port": "0"}
     conf |= {"spark.eventLog.enabled": "true", "spark.eventLog.dir": logs.as_uri()}
+    conf |= {"spark.eventLog.compress": "false"}
     spark = local_session("keys", conf=conf)
     spark.sparkContext.setLogLevel("ERROR")
     keys = {"key": key, "serverKey": server_key}
@@ -58,7 +59,7 @@ def main(endpoint: str, key: str, server_key: str, folder: str) -> None:
     shown = plan(batch) + pages(spark)
     spark.stop()
     shown += "".join(path.read_text() for path in logs.rglob("*") if path.is_file())
-    print("\n" + json.dumps({"found": found, "shown": shown}))
+    sys.stdout.write("\n" + json.dumps({"found": found, "shown": shown}) + "\n")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from keelog.pipeline import errors
-from keelog.pipeline.node_keys import NodeKeys, parse_node_keys
+from keelog.pipeline.node_keys import NodeKeys
 from keelog.pipeline.options import parse_options, parse_sink_options
 from keelog.pipeline.resolve import plan_parts
 from node.access.curve import write_pair
