@@ -187,8 +187,8 @@ def test_timers_come_in_order_and_cancelled_ones_do_not_pile_up() -> None:
 
 
 def test_unique_keys_are_those_of_a_java_client() -> None:
-    moment = time.mktime((2026, 11, 20, 10, 30, 0, 0, 0, -1)) + 0.25
-    month = time.mktime((2026, 11, 1, 0, 0, 0, 0, 0, -1))
+    moment = time.mktime((2035, 11, 20, 10, 30, 0, 0, 0, -1)) + 0.25
+    month = time.mktime((2035, 11, 1, 0, 0, 0, 0, 0, -1))
     keys = UniqueKeys(b"\x0a\x00\x00\x05")
     first, second = (bytes.fromhex(keys.next(moment)) for _ in range(2))
     assert len(first) == 16
