@@ -14,11 +14,14 @@ from protocol.remoting.header_fields import SendMessageHeader
 
 REPLY_TO_CLIENT, CORRELATION_ID, TTL = "REPLY_TO_CLIENT", "CORRELATION_ID", "TTL"
 """Properties of a request, which its reply has too (MessageConst)."""
-WAIT_S, WAIT_S_MAX = 3.0, 900.0
-"""How long a request is remembered that does not say how long its sender waits (sendMsgTimeout),
-and at most."""
-REQUESTS_OF_USER_MAX, REQUESTS_MAX = 16_384, 65_536
-"""Of one user the oldest is forgotten for one more; of all no more are remembered."""
+WAIT_S = 3.0
+"""How long a request is remembered that does not say how long its sender waits (sendMsgTimeout)."""
+WAIT_S_MAX = 900.0
+"""How long one is remembered at most."""
+REQUESTS_OF_USER_MAX = 16_384
+"""For one more of a user the oldest is forgotten."""
+REQUESTS_MAX = 65_536
+"""Of all users; beyond it no more are remembered."""
 LOOK_EVERY_S = 1.0
 """How often all are looked through for those that are late, when there are too many."""
 CHARS_MAX = 512

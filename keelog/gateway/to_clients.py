@@ -8,7 +8,7 @@ for, or that comes too late, is ignored (RocketMQ: NettyRemotingAbstract).
 consumer makes the reply of the message (MessageUtil#createReplyMessage), which says whose it is.
 The node pushes it to that producer, and stores it as well. The rules and their order are those of
 RocketMQ's ReplyMessageProcessor. Where users log in, a producer gets replies for which it has asked
-(`Replies._check_may_push`); RocketMQ asks for nothing there.
+(`Replies._check_may_push`).
 """
 
 import asyncio
