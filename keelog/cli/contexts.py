@@ -293,7 +293,7 @@ def complete_topics(ctx: click.Context, _parameter: click.Parameter, incomplete:
         place = ctx.meta[_PLACE] = find(ctx, ctx.params.get("node"))
         with ctx.scope(cleanup=False), connect(place.url, timeout=TOPICS_S_MAX) as client:
             names = [info.topic for info in client.topics()]
-    except (MqError, OSError):
+    except (MqError, OSError, click.UsageError):  # also one of both keys alone
         return []
     # What a shell cannot type is not completed, and the terminal does not get it.
     return sorted(n for n in names if n.startswith(incomplete) and n == one_line(n))
