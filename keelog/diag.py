@@ -40,13 +40,13 @@ from node.store import checkpoints
 from node.store.condition import read_checkpoint
 from node.supervisor.child_process import UNKNOWN
 from protocol.addresses import without_credentials
-from protocol.errors import MqError
+from protocol.errors import MqError, RefusedError
 from protocol.human_text import printable
 from protocol.kernel import loader
 from protocol.names import LOCK_FILE
 
 Fields = dict[str, Any]
-ClientKeys = tuple[str | None, str | None]
+KeyPlaces = tuple[str | None, str | None]
 """`key` and `server_key` for `keelog.connect`."""
 
 LISTED_FILES_MAX = 20_000
@@ -121,7 +121,7 @@ class Bundle:
 
 
 def gather(
-    node: str, store: Path | None, log_file: Path | None, keys: ClientKeys = (None, None)
+    node: str, store: Path | None, log_file: Path | None, keys: KeyPlaces = (None, None)
 ) -> Bundle:
     """Looks at the node, its store and the machine.
 
@@ -142,7 +142,8 @@ def gather(
             health = dict(client.health().raw)
     except MqError as error:
         if store is None:
-            error.hint = NAME_THE_STORE
+            if not isinstance(error, RefusedError):  # as of a key: the store helps as little
+                error.hint = NAME_THE_STORE
             raise
         bundle.lacks(f"no status and no metrics, nobody answers at {node}: {error}")
     else:

@@ -96,6 +96,25 @@ def test_each_of_them_talks_to_a_node_with_keys(
 
 
 @pytest.mark.process
+def test_parquet_and_a_bundle_come_with_the_keys_too(
+    node: KeyedNode, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with node.connected() as client:
+        client.send("exported", b"one")
+    keys = ["--client-key", str(node.key), "--server-key", node.server_key]
+    where = ["--node", node.endpoint, *keys]
+    assert run(["export", "exported", "--parquet", str(tmp_path / "out"), *where]) == 0
+    assert list((tmp_path / "out").rglob("*.parquet"))
+    copy = tmp_path / "copy.key_secret"
+    copy.write_bytes(node.key.read_bytes())
+    copy.chmod(0o644)
+    where[where.index(str(node.key))] = str(copy)
+    capsys.readouterr()
+    assert run(["diag", "-o", str(tmp_path / "diag.zip"), *where]) == 1
+    assert f"chmod 600 {copy}" in capsys.readouterr().err
+
+
+@pytest.mark.process
 def test_without_keys_a_command_says_what_to_do(
     node: KeyedNode, capsys: pytest.CaptureFixture[str]
 ) -> None:
