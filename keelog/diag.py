@@ -142,8 +142,7 @@ def gather(
             health = dict(client.health().raw)
     except MqError as error:
         if store is None:
-            if not isinstance(error, RefusedError):  # as of a key: the store helps as little
-                error.hint = NAME_THE_STORE
+            _name_the_store(error)
             raise
         bundle.lacks(f"no status and no metrics, nobody answers at {node}: {error}")
     else:
@@ -168,6 +167,12 @@ def gather(
     if log_file is not None:
         bundle.add("log.txt", lambda: last_lines(log_file))
     return bundle
+
+
+def _name_the_store(error: MqError) -> None:
+    """Gives the hint of a node that is away. A key that cannot be used has a hint of its own."""
+    if not isinstance(error, RefusedError):
+        error.hint = NAME_THE_STORE
 
 
 def _add_answers(bundle: Bundle, node: str, status: Fields, health: Fields) -> None:
