@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from keelog.client.transport.keys import ClientKeys, client_keys, server_key_text
+from keelog.client.transport.keys import ClientKeys, client_keys, public_key
 from keelog.pipeline.errors import BadKeyFile, BadOption
 from protocol.access.key_files import BadKey, is_key
 
@@ -47,7 +47,7 @@ def parse_node_keys(key: str | None, server_key: str | None) -> NodeKeys | None:
             " keelog key show DIR prints",
         )
     try:
-        found = NodeKeys(_file(KEY, key), server_key_text(_file(SERVER_KEY, server_key)))
+        found = NodeKeys(_file(KEY, key), public_key(_file(SERVER_KEY, server_key), SERVER_KEY))
     except BadKey as error:
         raise _bad(error) from None
     found.read()

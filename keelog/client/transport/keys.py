@@ -52,15 +52,7 @@ def client_keys(key: PathText | None, server_key: PathText | None) -> ClientKeys
             f"{'key' if key is None else 'server_key'} is missing: a client with keys needs both",
             "key='me.key_secret', server_key='server.key' (keelog key new me, keelog key show DIR)",
         )
-    return ClientKeys(_pair(Path(key)), server_key_text(server_key))
-
-
-def server_key_text(given: PathText) -> str:
-    """The public key of a node: the text itself, or that of a file. Raises BadKey."""
-    text = os.fspath(given)
-    if len(text) == KEY_CHARS and not Path(text).exists():
-        return check_key(text, "server_key")
-    return parse_public(_read(Path(text))[0], text)
+    return ClientKeys(_pair(Path(key)), public_key(server_key, "server_key"))
 
 
 def _pair(path: Path) -> KeyPair:
@@ -73,6 +65,14 @@ def _pair(path: Path) -> KeyPair:
     if zmq.curve_public(keys.secret.encode()).decode() != keys.public:
         raise BadKey(f"the keys of {path} are not a pair", "keelog key new NAME  makes a pair")
     return keys
+
+
+def public_key(given: PathText, what: str) -> str:
+    """A public key, or that in a file. `what` names it in errors. Raises BadKey."""
+    text = os.fspath(given)
+    if len(text) == KEY_CHARS and not Path(text).exists():
+        return check_key(text, what)
+    return parse_public(_read(Path(text))[0], text)
 
 
 def _read(path: Path) -> tuple[bytes, os.stat_result]:
