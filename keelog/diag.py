@@ -40,12 +40,14 @@ from node.store import checkpoints
 from node.store.condition import read_checkpoint
 from node.supervisor.child_process import UNKNOWN
 from protocol.addresses import without_credentials
-from protocol.errors import MqError
+from protocol.errors import MqError, RefusedError
 from protocol.human_text import printable
 from protocol.kernel import loader
 from protocol.names import LOCK_FILE
 
 Fields = dict[str, Any]
+KeyPlaces = tuple[str | None, str | None]
+"""`key` and `server_key` for `keelog.connect`."""
 
 LISTED_FILES_MAX = 20_000
 LOG_LINES_MAX = 1_000
@@ -118,7 +120,9 @@ class Bundle:
                 zip_.writestr(name, data)
 
 
-def gather(node: str, store: Path | None, log_file: Path | None) -> Bundle:
+def gather(
+    node: str, store: Path | None, log_file: Path | None, keys: KeyPlaces = (None, None)
+) -> Bundle:
     """Looks at the node, its store and the machine.
 
     `store` is for a node that does not run, or that is not seen to run here as the caller's user;
@@ -132,12 +136,13 @@ def gather(node: str, store: Path | None, log_file: Path | None) -> Bundle:
     names = sorted(name for name in os.environ if name.startswith("KEELOG_"))
     bundle.add("environment.json", lambda: names)
     try:
-        with keelog.connect(node, timeout=_NODE_S_MAX) as client:
+        key, server_key = keys
+        with keelog.connect(node, _NODE_S_MAX, key=key, server_key=server_key) as client:
             status = dict(client.status().raw)
             health = dict(client.health().raw)
     except MqError as error:
         if store is None:
-            error.hint = NAME_THE_STORE
+            _name_the_store(error)
             raise
         bundle.lacks(f"no status and no metrics, nobody answers at {node}: {error}")
     else:
@@ -162,6 +167,12 @@ def gather(node: str, store: Path | None, log_file: Path | None) -> Bundle:
     if log_file is not None:
         bundle.add("log.txt", lambda: last_lines(log_file))
     return bundle
+
+
+def _name_the_store(error: MqError) -> None:
+    """Gives the hint of a node that is away. A key that cannot be used has a hint of its own."""
+    if not isinstance(error, RefusedError):
+        error.hint = NAME_THE_STORE
 
 
 def _add_answers(bundle: Bundle, node: str, status: Fields, health: Fields) -> None:

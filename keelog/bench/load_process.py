@@ -113,7 +113,7 @@ def prepare_reads(job: LoadJob) -> Prepared:
     load = job.workload
     messages = size = 0
     job.stream("consume").count_by(lambda: (messages, size))
-    client = keelog.connect(job.endpoint, timeout=load.timeout)
+    client = keelog.connect(job.endpoint, **load.connection)
     mine: dict[str, list[int]] = defaultdict(list)
     for topic, queue_id in job.queues():
         mine[topic].append(queue_id)
@@ -164,7 +164,7 @@ def prepare_follow(job: LoadJob) -> Prepared:
     """
     load = job.workload
     end_to_end, from_send = job.stream("end_to_end"), job.stream("from_send")
-    client = keelog.connect(job.endpoint, timeout=load.timeout)
+    client = keelog.connect(job.endpoint, **load.connection)
     mine = [queue_id for _, queue_id in job.queues()]
     (topic,) = job.topics
     is_ordered = load.callers == "inflight" or load.producers <= load.processes
@@ -219,7 +219,7 @@ def prepare_finds(job: LoadJob) -> Prepared:
     """
     load = job.workload
     finds = job.stream("find")
-    client = keelog.connect(job.endpoint, timeout=load.timeout)
+    client = keelog.connect(job.endpoint, **load.connection)
     dice = random.Random(job.number)
     (topic,) = job.topics
 

@@ -29,7 +29,7 @@ def run_mixed(load: Workload, listener: LoadListener) -> Result:
     with (
         tempfile.TemporaryDirectory(prefix="keelog-bench-notes-") as notes,
         node_for(load) as (place, node),
-        keelog.connect(place, timeout=load.timeout) as client,
+        keelog.connect(place, **load.connection) as client,
     ):
         if load.percent_of_full is not None:
             full = _full_speed(load, client, listener, node)

@@ -56,7 +56,7 @@ def run(load: Workload, listener: LoadListener | None = None) -> Result:
         from keelog.bench.mixed import run_mixed
 
         return run_mixed(load, listener)
-    with node_for(load) as (place, node), keelog.connect(place, timeout=load.timeout) as client:
+    with node_for(load) as (place, node), keelog.connect(place, **load.connection) as client:
         return run_on(Scene(load, client, listener, make_topics(load, client), node))
 
 

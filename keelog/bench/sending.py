@@ -54,7 +54,7 @@ def prepare_sends(job: LoadJob) -> Prepared:
     dry = dry_run_cpu_s_per_million(job, make)
     make = requests_of(job, bodies)  # numbers begin with 0 again
     mean = sum(map(len, bodies)) / len(bodies)
-    client = None if load.callers == "tasks" else keelog.connect(job.endpoint, load.timeout)
+    client = None if load.callers == "tasks" else keelog.connect(job.endpoint, **load.connection)
     callers = max(1, job.share_of(load.producers))
 
     def work(start_ns: int) -> None:
@@ -249,7 +249,7 @@ async def _send_in_tasks(
             else:
                 streams.sends.note(_now() - due, request.size)
 
-    connection = aio.connect(job.endpoint, timeout=job.workload.timeout)
+    connection = aio.connect(job.endpoint, **job.workload.connection)
     async with connection as client, asyncio.TaskGroup() as group:
         for _ in range(callers):
             group.create_task(call())

@@ -6,7 +6,7 @@ Bodies of messages have sizes as asked for, and are made before the load begins.
 import itertools
 import random
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypedDict
 
 from node.runtime.settings import load_settings
 from protocol.errors import BadRequest
@@ -25,6 +25,14 @@ Callers = Literal["threads", "tasks", "inflight", "batches"]
 ReadAs = Literal["objects", "raw"]
 STAMP_BYTES = 32
 """The stamp of a body that is followed: intended and real send time, producer, number."""
+
+
+class ConnectionOptions(TypedDict):
+    """Options of `keelog.connect` and `keelog.aio.connect`."""
+
+    timeout: float
+    key: str | None
+    server_key: str | None
 
 
 class Sizes(NamedTuple):
@@ -89,6 +97,10 @@ class Workload:
     kind: Kind = "send"
     node: str | None = None
     """Control address of a node that runs; None starts one for the load."""
+    client_key: str | None = None
+    """The path of the `.key_secret` to come with to `node`."""
+    server_key: str | None = None
+    """The public key of `node`, or a file of it."""
     directory: str | None = None
     """The folder of its store; None: a temporary one, which is removed."""
     settings: tuple[str, ...] = ()
@@ -132,6 +144,8 @@ class Workload:
     def check(self) -> None:
         """Raises BadRequest for values that make no sense."""
         load_settings(self.settings)
+        if self.node is None and (self.client_key or self.server_key):
+            raise BadRequest("keys are for a node that runs", "name it: --node tcp://host:7850")
         self._check_bodies()
         counted = ("producers", "processes", "batch", "topics", "queues", "consumers", "stored")
         for name in (*counted, "queue_workers", "readers", "pull_messages", "pull_bytes"):
@@ -170,6 +184,11 @@ class Workload:
             raise BadRequest("a mixed load needs a rate, or a percentage of full speed, not both")
         if share is not None and not 0 < share <= 100:
             raise BadRequest(f"{share:g} percent of full speed", "use a number from 1 to 100")
+
+    @property
+    def connection(self) -> ConnectionOptions:
+        """How clients of the load connect."""
+        return {"timeout": self.timeout, "key": self.client_key, "server_key": self.server_key}
 
     @property
     def under_way(self) -> int:

@@ -230,7 +230,10 @@ def ls(output: Output) -> None:
 @click.argument("name")
 @click.option("--node", required=True, metavar="URL", help="As tcp://10.0.0.7:7850.")
 @click.option("--description", default="", metavar="TEXT")
-@click.option("--key", type=click.Path(path_type=Path), metavar="FILE", help="Your .key_secret.")
+@click.option(
+    "--client-key", "--key", "key",
+    type=click.Path(path_type=Path), metavar="FILE", help="Your .key_secret.",
+)  # fmt: skip
 @click.option("--server-key", metavar="KEY|FILE", help="The node's: keelog key show DIR.")
 @click.option("--use", is_flag=True, help="Puts it in use, too.")
 @click.option("--replace", is_flag=True, help="Replaces the one that has this name.")

@@ -32,6 +32,7 @@ TOPICS_S_MAX = 0.3
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NAMED = "keelog.context"
 _PLACE = "keelog.node"
+_KEYS = "keelog.keys"
 
 
 class NodeAddress(NamedTuple):
@@ -214,9 +215,36 @@ def node_callback(ctx: click.Context, parameter: click.Parameter, value: str | N
     return place.url
 
 
+def key_callback(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    """The callback of --client-key and --server-key."""
+    if value is not None:
+        ctx.meta.setdefault(_KEYS, {})[parameter.name] = value
+
+
 def find(ctx: click.Context, flag: str | None) -> NodeAddress:
+    """The node, and the keys to come with: those of options, else those of its context."""
     named = ctx.meta.get(_NAMED)
-    return resolve(flag, named, os.environ, lambda: load(path_of(os.environ)))
+    place = resolve(flag, named, os.environ, lambda: load(path_of(os.environ)))
+    said = ctx.meta.get(_KEYS, {})
+    key, server_key = said.get("client_key", place.key), said.get("server_key", place.server_key)
+    if not key or not server_key:
+        _check_both(said, key, server_key)
+    return place._replace(key=key, server_key=server_key)
+
+
+def given_keys(ctx: click.Context) -> tuple[str, str] | None:
+    """The values of --client-key and --server-key; None where neither is there."""
+    said = ctx.meta.get(_KEYS, {})
+    key, server_key = said.get("client_key", ""), said.get("server_key", "")
+    _check_both(said, key, server_key)
+    return (key, server_key) if said else None
+
+
+def _check_both(said: Mapping[str, str], key: str, server_key: str) -> None:
+    """Raises UsageError where options say one of both keys, and nothing says the other."""
+    if said and not (key and server_key):
+        missing = "--server-key" if key else "--client-key"
+        raise click.UsageError(f"{missing} is missing: a node with keys needs both")
 
 
 def chosen(ctx: click.Context, node: str) -> NodeAddress:
@@ -225,15 +253,20 @@ def chosen(ctx: click.Context, node: str) -> NodeAddress:
     return place
 
 
-def connect(node: str, timeout: float | None = None) -> "Client":
-    """A client of `node`, the value of --node, with the keys of the context that named it. Raises
-    as `keelog.connect`."""
-    import keelog
-
+def keys_of(node: str) -> tuple[str | None, str | None]:
+    """The keys to come with to `node`, the value of --node: those of options or its context."""
     ctx = click.get_current_context(silent=True)
     place = NodeAddress(node, "", "") if ctx is None else chosen(ctx, node)
     keys = (place.key, place.server_key) if place.url == node else ("", "")
-    key, server_key = (text or None for text in keys)
+    return keys[0] or None, keys[1] or None
+
+
+def connect(node: str, timeout: float | None = None) -> "Client":
+    """A client of `node`, the value of --node, with the keys to come with. Raises as
+    `keelog.connect`."""
+    import keelog
+
+    key, server_key = keys_of(node)
     return keelog.connect(node, timeout, key=key, server_key=server_key)
 
 
@@ -261,7 +294,7 @@ def complete_topics(ctx: click.Context, _parameter: click.Parameter, incomplete:
         place = ctx.meta[_PLACE] = find(ctx, ctx.params.get("node"))
         with ctx.scope(cleanup=False), connect(place.url, timeout=TOPICS_S_MAX) as client:
             names = [info.topic for info in client.topics()]
-    except (MqError, OSError):
+    except (MqError, OSError, click.UsageError):  # also one of both keys alone
         return []
     # What a shell cannot type is not completed, and the terminal does not get it.
     return sorted(n for n in names if n.startswith(incomplete) and n == one_line(n))

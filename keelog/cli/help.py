@@ -61,6 +61,9 @@ KEELOG_CONTEXT=NAME        a context, by variable
 keelog context use NAME    the context in use
                            tcp://127.0.0.1:7850
 
+A node with keys needs --client-key FILE and --server-key KEY|FILE, which each of these commands
+takes, or a context that has both.
+
 `keelog config show --origin` says which it is. `keelog store …` needs no node, and
 `keelog bench …` starts one of its own unless it has --node.
 """,

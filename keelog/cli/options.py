@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 
 import keelog
-from keelog.cli.contexts import NODE_VARIABLE, node_callback
+from keelog.cli.contexts import NODE_VARIABLE, key_callback, node_callback
 from keelog.cli.failures import MEANT_COMMANDS, NoCommand, meant
 from keelog.cli.output import FORMATS, NO_COLOR, Output
 from keelog.cli.settings import STORE, Given, all_given
@@ -211,14 +211,40 @@ def one_of(name: str, words: Sequence[str], help: str) -> Callable[[Function], F
     return click.option(name, type=kind, default=words[0], show_default=True, help=help)
 
 
-node_option = click.option(
-    "--node",
-    envvar=NODE_VARIABLE,
-    metavar="URL",
-    callback=node_callback,
-    help=f"Where the node is; else {NODE_VARIABLE}, else the context in use, else {DEFAULT_NODE}.",
+keys_option = options(
+    click.option(
+        "--client-key",
+        metavar="FILE",
+        # Before --node, which takes those of its context where these are not said.
+        is_eager=True,
+        expose_value=False,
+        callback=key_callback,
+        help="Your .key_secret, for a node with keys; else that of the context.",
+    ),
+    click.option(
+        "--server-key",
+        metavar="KEY|FILE",
+        is_eager=True,
+        expose_value=False,
+        callback=key_callback,
+        help="The node's public key: keelog key show DIR.",
+    ),
 )
-"""The command gets `node: str`: where the node is, by flag, context, variable or default."""
+"""Of a command that connects to a node by itself: `contexts.given_keys`. It is not called --key,
+which is that of a message."""
+node_option = options(
+    click.option(
+        "--node",
+        envvar=NODE_VARIABLE,
+        metavar="URL",
+        callback=node_callback,
+        help=f"Where the node is; else {NODE_VARIABLE}, else the context in use, else"
+        f" {DEFAULT_NODE}.",
+    ),
+    keys_option,
+)
+"""The command gets `node: str`: where the node is, by flag, context, variable or default; and
+`contexts.connect` the keys to come with."""
 
 
 def _widen(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:

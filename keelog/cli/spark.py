@@ -6,14 +6,21 @@ tables, as JSON, and as a page with pictures.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from keelog.cli.failures import doing
-from keelog.cli.options import CliGroup, one_of, output_options, settings_options, store_options
+from keelog.cli.options import (
+    CliGroup,
+    keys_option,
+    one_of,
+    output_options,
+    settings_options,
+    store_options,
+)
 from keelog.cli.options import options as several
 from keelog.cli.output import Output, say
 from keelog.cli.store import options
@@ -191,6 +198,7 @@ def audit(
 @options.store_argument
 @click.option("--out", required=True, metavar="OUT", help="A folder, or a URL as s3://bucket/x.")
 @options.export_options
+@keys_option
 @settings_options
 @session_options
 @output_options
@@ -207,6 +215,7 @@ def export(
     Example: keelog spark export ./store --out ./paid --topics orders --tags paid
     """
     wanted = options.export_of(pairs, **chosen)
+    wanted = replace(wanted, source={**wanted.source, **options.given_key_options()})
     what = f"cannot export {store}"
     with doing(what):
         check_engine()
@@ -234,6 +243,7 @@ def export(
     help="How many topics, tags and keys are named.",
 )
 @click.option("--topics", metavar="A,B", help="Only these topics.")
+@keys_option
 @settings_options
 @session_options
 @output_options
@@ -247,7 +257,7 @@ def stats(
 
     Example: keelog spark stats ./store --report stats.html
     """
-    source = {"path": store, **options.source_options(pairs)}
+    source = {"path": store, **options.source_options(pairs), **options.given_key_options()}
     if chosen["topics"] is not None:
         source["subscribe"] = chosen["topics"]
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from keelog.client.core import ClientCore
 from keelog.client.transport.exchange import Call, NodeAnswer, NodeRole, Retry
+from keelog.client.transport.keys import ClientKeys
 from protocol.derived.removed import NOTHING_REMOVED, Removed, RemovedTopic
 from protocol.ids import Queue
 
@@ -68,11 +69,11 @@ class FetchClient:
     for what was deleted, StoreDamaged, UnknownOperation from a node that is too old.
     """
 
-    def __init__(self, url: str, settings: FetchSettings) -> None:
+    def __init__(self, url: str, settings: FetchSettings, keys: ClientKeys | None = None) -> None:
         """Starts to connect. Raises BadRequest for an address that cannot be."""
         interval = settings.retry_interval_s
         retry = Retry(settings.retries + 1, interval, interval * _BACKOFF_FACTOR_MAX)
-        self._core = ClientCore(url, settings.timeout_s, retry)
+        self._core = ClientCore(url, settings.timeout_s, retry, keys=keys)
 
     def start(
         self, operation: str, fields: dict[str, Any], affinity: int = 0

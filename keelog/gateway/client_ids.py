@@ -15,8 +15,8 @@ class ClientIds:
     """One for each gateway, in the thread of its loop. Without logins it knows of none."""
 
     def __init__(self) -> None:
-        self._owners: dict[str, tuple[str, RemotingConnection]] = {}
-        """By id: the user, and the connection on which it beat last."""
+        self._owners: dict[str, tuple[str, set[RemotingConnection]]] = {}
+        """By id: the user, and the connections on which it has beaten: a client may open two."""
         self._of: dict[RemotingConnection, set[str]] = {}
 
     def check(self, client_id: str, request: Request) -> None:
@@ -33,15 +33,16 @@ class ClientIds:
         if request.asker is None:
             return
         self.check(client_id, request)
-        connection, before = request.connection, self._owners.get(client_id)
-        if before is None and len(self._owners) >= CLIENT_IDS_MAX:
+        if client_id not in self._owners and len(self._owners) >= CLIENT_IDS_MAX:
             raise NotAllowed(f"{CLIENT_IDS_MAX} client ids are in use already")
-        if before is not None and before[1] is not connection:
-            self._of[before[1]].discard(client_id)
-        self._owners[client_id] = request.asker.user.name, connection
+        connection, user = request.connection, request.asker.user.name
+        self._owners.setdefault(client_id, (user, set()))[1].add(connection)
         self._of.setdefault(connection, set()).add(client_id)
 
     def went(self, connection: RemotingConnection) -> None:
-        """A connection is gone: its ids are free."""
+        """A connection is gone: ids that no other one has are free."""
         for client_id in self._of.pop(connection, ()):
-            del self._owners[client_id]
+            _, connections = self._owners[client_id]
+            connections.discard(connection)
+            if not connections:
+                del self._owners[client_id]

@@ -180,6 +180,15 @@ class Members:
         here = [one for one in turns if not one.is_closed]
         return next((one for one in here if not one.is_unread), here[0] if here else None)
 
+    def asker_of(self, client_id: str, connection: RemotingConnection) -> AskingUser | None:
+        """Whose producer it is that beats with an id on a connection; None where nobody logged in
+        as it did."""
+        for name in self._produces.get(connection, ()):
+            member = self.producers[name][connection]
+            if member.client_id == client_id:
+                return member.asker
+        return None
+
     # Requests
 
     def beat(self, request: Request, now: float) -> Iterable[bodies.ConsumerData]:

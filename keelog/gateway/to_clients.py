@@ -7,7 +7,8 @@ for, or that comes too late, is ignored (RocketMQ: NettyRemotingAbstract).
 324 and 325 are replies to messages that a producer sent with `request`, pushed to it by 326. A
 consumer makes the reply of the message (MessageUtil#createReplyMessage), which says whose it is.
 The node pushes it to that producer, and stores it as well. The rules and their order are those of
-RocketMQ's ReplyMessageProcessor.
+RocketMQ's ReplyMessageProcessor. Where users log in, a producer gets replies for which it has asked
+(`Replies._check_may_push`).
 """
 
 import asyncio
@@ -15,8 +16,10 @@ import logging
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from itertools import count
+from time import monotonic
 from typing import Any
 
+from keelog.gateway.asked_replies import REPLY_TO_CLIENT, Asked, reply_place
 from keelog.gateway.connection import Body, RemotingConnection, Reply, Request
 from keelog.gateway.guard import check_needs
 from keelog.gateway.members import Members
@@ -26,9 +29,9 @@ from keelog.gateway.settings import SEND_EXT, LiveSettings
 from node.runtime.event_log import fields
 from node.runtime.process import now_ms
 from protocol.access.decision import Action
-from protocol.access.needs import topic_needs
+from protocol.access.needs import SUPER, topic_needs
 from protocol.errors import MqError, NodeBusy
-from protocol.record.properties import decode_raw_properties
+from protocol.record.properties import decode_properties
 from protocol.record.waiting import RealPlace
 from protocol.remoting import headers, java_json
 from protocol.remoting.codes import RequestCode, ResponseCode
@@ -42,7 +45,7 @@ ANSWER_S_MAX = 10.0
 """How long a client may take, as at a broker (Broker2Client#callClient)."""
 REPLY_BYTES_MAX = 64 * 1024 * 1024
 """Bodies of replies that producers have not confirmed; beyond it, replies are refused as busy."""
-REPLY_TO_CLIENT, PUSH_REPLY_TIME = "REPLY_TO_CLIENT", "PUSH_REPLY_TIME"
+PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
 NOT_STORED = "0"
 """In place of a message id, which a Java client wants."""
 _ADDED = "".join(f"{name}\x01{value}\x02" for name, value in SEND_EXT.items())
@@ -135,14 +138,14 @@ class Replies:
         return Reply(code, ext, remark=failure)
 
     async def _push(self, request: Request, wanted: SendMessageHeader, body: bytes) -> str | None:
-        """326. Returns what went wrong. Raises NodeBusy."""
-        properties = wanted.properties.encode()
-        to = decode_raw_properties(properties).get(REPLY_TO_CLIENT.encode(), b"").decode()
+        """326. Returns what went wrong. Raises NodeBusy, NotAllowed."""
+        place = to, _ = reply_place(decode_properties(wanted.properties.encode()))
         if not to:
             return f"reply message properties[{REPLY_TO_CLIENT}] is null"
         connection = self._members.producers_by_id.get(to)
         if connection is None:
             return f"push reply message fail, channel of <{to}> not found."
+        self._check_may_push(request, place, connection)
         ext = self._pushed_fields(wanted, request.connection)
         code = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
         try:
@@ -155,6 +158,30 @@ class Replies:
             why = answer.remark or answer.code
         log.warning("a reply was not pushed", extra=fields(client=to, why=why))
         return f"push reply message to {to} fail."
+
+    def _check_may_push(
+        self, request: Request, place: Asked, connection: RemotingConnection
+    ) -> None:
+        """Raises NotAllowed unless the producer has asked for the reply, as far as this node knows.
+
+        Its own user may always answer it. Another one where it may read the topic of the request,
+        if that came by this node; else where the producer may read the topic of replies: a request
+        that another node of the cluster took.
+        """
+        asker, to = request.asker, place[0]
+        if asker is None or asker.may(SUPER):
+            return
+        waits = self._members.asker_of(to, connection)
+        if waits is not None:
+            if waits.user.name == asker.user.name:
+                return
+            topic = self._sends.asked_replies.topic_of(waits.user.name, place, monotonic())
+            if topic is not None and asker.may(topic_needs(topic, Action.SUB)):
+                return
+            if waits.may(topic_needs(self._topic, Action.SUB)):
+                return
+        why = f"the client {to[:80]!a} has not asked User:{asker.user.name} for a reply here"
+        raise asker.refused(f"client {to[:80]!a}", f"{why}; else it needs Sub of {self._topic}.")
 
     def _pushed_fields(
         self, wanted: SendMessageHeader, connection: RemotingConnection

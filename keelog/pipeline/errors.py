@@ -76,6 +76,10 @@ class BadRow(_Refused, condition="KEELOG_BAD_ROW"):
     """A row cannot be stored as a message."""
 
 
+class BadKeyFile(_Refused, condition="KEELOG_BAD_KEY"):
+    """A file of keys is missing on a machine, holds none, or others may read it."""
+
+
 class JavaMissing(_Refused, condition="KEELOG_JAVA_MISSING"):
     """No Java that Spark runs on was found."""
 
@@ -133,9 +137,16 @@ def naming_conditions() -> Iterator[None]:
         if error.condition:
             raise
         if isinstance(error, errors.NotConnected | errors.RequestTimeout):
-            hint = "start the node, or a larger fetch.timeoutMs; see keelog health"
+            hint = (
+                "start the node, or a larger fetch.timeoutMs; see keelog health; a node with keys"
+                " needs key and serverKey"
+            )
             raise errors.NotConnected.worded(
                 "KEELOG_NODE_UNREACHABLE", error.reason, hint
+            ) from None
+        if isinstance(error, errors.NotAllowed):
+            raise errors.RefusedError.worded(
+                "KEELOG_NODE_REFUSED", error.reason, error.hint
             ) from None
         for condition, kind in _OF_STORES.items():
             if isinstance(error, kind):

@@ -1,4 +1,4 @@
-"""The options of sources, writes and exports, parsed and checked once, before any file is opened.
+"""The options of sources, writes and exports, parsed and checked before any store is opened.
 
 Names and meanings are those of Spark's Kafka source where it has them (docs/spark.md). Spark hands
 options over as text, with names in any case. No Arrow is imported here: the command line has an
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 from urllib.parse import urlsplit
 
-from keelog.pipeline import bounds, errors, micro_batch, tables
+from keelog.pipeline import bounds, errors, micro_batch, node_keys, tables
 from keelog.pipeline.errors import BadOption
 from keelog.pipeline.stores import access
 from keelog.pipeline.tables import DAMAGE, Column, Table
@@ -49,7 +49,8 @@ _FETCH: Mapping[str, tuple[str, int, int]] = {
 }
 """The fields of Access that they give, and their bounds."""
 _STORES = ("path", "paths", "nodes")
-_EVERY_TABLE = (*_STORES, "table", "columns", "failOnDataLoss", "isolation", *_FETCH)
+_KEYS = (node_keys.KEY, node_keys.SERVER_KEY)
+_EVERY_TABLE = (*_STORES, *_KEYS, "table", "columns", "failOnDataLoss", "isolation", *_FETCH)
 _PARTITIONS = ("minPartitions", "maxPartitionBytes", "maxRecordsPerPartition")
 _TOPICS = ("subscribe", "topics", "subscribePattern", "assign")
 _BOUNDS = tuple(
@@ -72,7 +73,7 @@ TAKEN_BY_STREAMS = (
     "maxTriggerDelay",
 )
 """The options that only streams take. They take those of their table too, but for its end."""
-TAKEN_BY_WRITES = ("node", "topic", "timeoutMs", "publishTimeoutMs")
+TAKEN_BY_WRITES = ("node", *_KEYS, "topic", "timeoutMs", "publishTimeoutMs")
 _OF_SPARK = ("checkpointlocation", "queryname", "outputmode")
 """Spark's own options of a stream, which it hands over too."""
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
@@ -344,6 +345,8 @@ def _stores(options: Options) -> tuple[access.StoreAt, ...]:
             "two of the folders have one name, which rows would have as their node",
             'the option nodes with JSON, which names each: {"a": "/path/1", "b": "/path/2"}',
         )
+    if asked.keys is not None and all(store.way is not access.Way.NODE for store in stores):
+        raise BadOption("key is for a node, and none of the stores is one", "tcp://host:7850")
     for store in stores:
         if asked.flushed_only and store.way is access.Way.NODE:
             raise BadOption(
@@ -421,7 +424,13 @@ def _access(options: Options) -> access.Access:
         if name.startswith(FS_PREFIX)
     }
     flushed_only = isolation == "flushed"
-    return access.Access(**given, fs=tuple(sorted(fs.items())), flushed_only=flushed_only)
+    return access.Access(
+        **given, fs=tuple(sorted(fs.items())), flushed_only=flushed_only, keys=_keys(options)
+    )
+
+
+def _keys(options: Options) -> node_keys.NodeKeys | None:
+    return node_keys.parse_node_keys(*(options.get(name.lower()) for name in _KEYS))
 
 
 def _bound(
@@ -500,6 +509,7 @@ class SinkOptions:
     timeout_s: float
     publish_timeout_s: float
     places: Mapping[str, int]
+    keys: node_keys.NodeKeys | None = None
 
 
 def parse_sink_options(
@@ -543,6 +553,7 @@ def parse_sink_options(
         timeout_s=seconds("timeoutMs", SINK_TIMEOUT_MS),
         publish_timeout_s=seconds("publishTimeoutMs", SINK_PUBLISH_TIMEOUT_MS),
         places=found,
+        keys=_keys(options),
     )
 
 

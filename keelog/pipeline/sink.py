@@ -32,6 +32,7 @@ from pyspark.sql import datasource
 
 from keelog.client.send.staging import StageClient, StagedPart, StageWriter
 from keelog.pipeline.errors import BadMode, BadRow, naming_node
+from keelog.pipeline.node_keys import NodeKeys
 from keelog.pipeline.options import SinkOptions
 from keelog.pipeline.read.arrays import flat_and_bounds, offsets_of
 from protocol import errors, ids
@@ -384,15 +385,15 @@ class TaskCommit(datasource.WriterCommitMessage):
 
 
 @cache
-def _client(_pid: int, node: str, timeout_s: float) -> StageClient:
+def _client(_pid: int, node: str, timeout_s: float, keys: NodeKeys | None) -> StageClient:
     """By process: Python workers of Spark are used again, and some are forks of others."""
     with naming_node(node):
-        return StageClient(node, timeout_s)
+        return StageClient(node, timeout_s, None if keys is None else keys.read())
 
 
 def _client_of(options: SinkOptions) -> StageClient:
-    """This process's connection to the node. Raises NotConnected."""
-    return _client(os.getpid(), options.node, options.timeout_s)
+    """This process's connection to the node. Raises NotConnected, NotAllowed, BadKeyFile."""
+    return _client(os.getpid(), options.node, options.timeout_s, options.keys)
 
 
 def stage_rows(

@@ -34,10 +34,15 @@ class BadKey(RefusedError):
     """A key, or a file that should hold one, cannot be used: `reason` says which, and why."""
 
 
+def is_key(text: str) -> bool:
+    """Whether a text is a key in Z85."""
+    fives = (text[at : at + 5] for at in range(0, len(text), 5))
+    return len(text) == KEY_CHARS and all(map(_is_number, fives))
+
+
 def check_key(text: str, what: str) -> str:
     """Returns the text if it is a key in Z85. Raises BadKey, which names `what` alone."""
-    fives = (text[at : at + 5] for at in range(0, len(text), 5))
-    if len(text) != KEY_CHARS or not all(map(_is_number, fives)):
+    if not is_key(text):
         raise BadKey(f"{what} is not a key of {KEY_CHARS} characters", "keelog key new NAME")
     return text
 

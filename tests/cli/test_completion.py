@@ -86,6 +86,7 @@ def test_without_a_node_no_topic_is_offered_and_nothing_is_said(
     monkeypatch.setenv("KEELOG_NODE", NOWHERE)
     assert completed("keelog consume ", monkeypatch, capsys) == []
     assert completed("keelog -c none consume ", monkeypatch, capsys) == []
+    assert completed("keelog consume --client-key x ", monkeypatch, capsys) == []
     (tmp_path / "keelog").mkdir()
     (tmp_path / "keelog" / "contexts.toml").write_text("[")
     assert completed("keelog -c ", monkeypatch, capsys) == []

@@ -200,6 +200,7 @@ def test_a_change_of_a_topic_leaves_the_rest_and_says_what_groups_lose(node: Run
     described = rows(keelog(node, "topic", "describe", "wide"))[0]
     assert (described["perm"], described["retention_hours"]) == (7, 24)
     node.client.commit_cursor("wide", "billing", {0: 0, 1: 0, 2: 0, 3: 1})
+    node.wait_dispatched()
     fewer = keelog(node, "topic", "create", "wide", "--queues", "2")
     assert fewer.returncode == 0
     assert b"queues from 2 on have 3 messages" in fewer.stderr

@@ -162,6 +162,20 @@ def test_a_list_is_kept_entry_by_entry(cli: Cli, secret: str) -> None:
     assert entries(cli, "billing") == []
 
 
+@pytest.mark.parametrize("decision", ["allow", "deny"])
+def test_a_star_before_the_end_of_a_name_is_pointed_out(
+    cli: Cli, secret: str, decision: str
+) -> None:
+    cli("user", "create", "billing", "--password-file", secret)
+    made, err = cli("acl", decision, "billing", "Topic:a*b*", "pub")
+    assert made["resource"] == "Topic:a*"
+    assert "a prefix ends at its first *: 'Topic:a*b*' counts as 'Topic:a*'" in err
+    _, err = cli("acl", decision, "billing", "Topic:a*b", "pub")
+    assert "is a letter: this is about 'Topic:a*b' alone" in err
+    for resource in ("Topic:ab*", "Topic:*", "*", "Topic:ab"):
+        assert "*:" not in cli("acl", decision, "billing", resource, "pub")[1]
+
+
 def test_a_check_names_the_entry_that_decides(cli: Cli, secret: str) -> None:
     cli("user", "create", "billing", "--password-file", secret)
     cli("acl", "allow", "billing", "Topic:orders*", "pub", "--from", "10.0.0.0/8")

@@ -20,7 +20,7 @@ def request(user: str | None, peer: Any) -> Request:
     return Request(peer, RemotingHeader(34, 1), memoryview(b""), asker=asker)
 
 
-def test_an_id_is_its_users_until_the_connection_that_beat_last_is_gone() -> None:
+def test_an_id_is_its_users_until_its_connections_are_gone() -> None:
     ids, first, second, other = ClientIds(), object(), object(), object()
     ids.bind("c", request("alice", first))
     ids.bind("c", request("alice", second))
@@ -31,6 +31,17 @@ def test_an_id_is_its_users_until_the_connection_that_beat_last_is_gone() -> Non
     ids.went(second)  # type: ignore[arg-type]
     ids.bind("c", request("bob", other))
     ids.check("c", request("bob", other))
+
+
+def test_an_id_that_two_connections_have_is_free_when_both_are_gone() -> None:
+    ids, first, second = ClientIds(), object(), object()
+    ids.bind("c", request("alice", first))
+    ids.bind("c", request("alice", second))
+    ids.went(second)  # type: ignore[arg-type]
+    with pytest.raises(NotAllowed, match="is another user's"):
+        ids.bind("c", request("bob", object()))
+    ids.went(first)  # type: ignore[arg-type]
+    ids.bind("c", request("bob", object()))
 
 
 def test_without_logins_ids_are_nobodys() -> None:

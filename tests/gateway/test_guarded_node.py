@@ -20,6 +20,8 @@ from protocol.ids import parse_offset_message_id
 from protocol.record.codec import Record, decode
 from protocol.remoting.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 from protocol.remoting.codes import RequestCode as Code
+from protocol.remoting.frame_reader import frame_head
+from protocol.remoting.headers import ANSWER, RemotingHeader
 from protocol.remoting.java_json import write_body
 from tests.support.node import RunningNode, wait_until
 from tests.support.remoting import (
@@ -302,6 +304,80 @@ def test_replies_are_pushed_for_those_alone_who_may_send_to_the_topic_of_replies
     assert bob.ask(push, send_fields("stock", i=text), b"x").code == REFUSED
     answer = alice.ask(push, send_fields("DefaultCluster_REPLY_TOPIC", i=text), b"x")
     assert "channel of <nobody> not found" in (answer.header.remark or "")
+
+
+REPLIES = "DefaultCluster_REPLY_TOPIC"
+CALLERS = {
+    "caller": {"Topic:calls": "Pub"},
+    "callee": {"Topic:calls": "Sub", f"Topic:{REPLIES}": "Pub"},
+    "prankster": {"Topic:pranks": "Pub Sub", f"Topic:{REPLIES}": "Pub"},
+}
+"""One asks, another replies, and the third could be anybody who replies to somebody."""
+
+
+def call_text(client: str, number: str, ttl_ms: int = 60_000) -> str:
+    pairs = {"REPLY_TO_CLIENT": client, "CORRELATION_ID": number, "TTL": ttl_ms, "UNIQ_KEY": number}
+    return "".join(f"{name}\x01{value}\x02" for name, value in pairs.items())
+
+
+def call(peer: SignedPeer, topic: str, client: str, number: str) -> None:
+    """What a producer does in `request`: a heart-beat, then the message."""
+    beats = beat(client, "", producers="callers")
+    peer.ask(Code.HEART_BEAT, {}, beats)
+    sent = peer.ask(SEND, send_fields(topic, i=call_text(client, number)), b"ping")
+    assert sent.code == GOOD, sent.header.remark
+
+
+def reply(peer: SignedPeer, client: str, number: str) -> int:
+    text = f"MSG_TYPE\x01reply\x02{call_text(client, number)}"
+    return peer.send(Code.SEND_REPLY_MESSAGE_V2, send_fields(REPLIES, i=text), b"pong")
+
+
+def check_pushed(to: SignedPeer, by: SignedPeer, client: str, number: str) -> None:
+    opaque = reply(by, client, number)
+    pushed = to.request(Code.PUSH_REPLY_MESSAGE_TO_CLIENT)
+    assert f"CORRELATION_ID\x01{number}\x02" in pushed.ext["properties"]
+    answer = RemotingHeader(GOOD, pushed.header.opaque, ANSWER)
+    to.socket.sendall(frame_head(answer, 0))
+    assert by.answer_to(opaque).code == GOOD
+
+
+def check_refused(to: SignedPeer, by: SignedPeer, client: str, number: str) -> None:
+    refused = by.answer_to(reply(by, client, number))
+    assert refused.code == REFUSED, refused.header
+    assert "has not asked" in (refused.header.remark or "")
+    assert "msgId" not in refused.ext, "it is not stored"
+    to.ask(Code.HEART_BEAT, {}, beat(client, "", producers="callers"))
+    assert not to.came, "what was pushed came before this answer"
+
+
+def test_a_reply_comes_from_whoever_may_read_the_request(login: Login) -> None:
+    root = login("root")
+    for name, rights in CALLERS.items():
+        make_user(root, name, rights)
+    caller, callee, prankster = map(login, CALLERS)
+    client = "10.0.0.9@1"
+    call(caller, "calls", client, "n1")
+    check_pushed(caller, callee, client, "n1")
+    check_pushed(caller, callee, client, "n1")  # a consumer that gets it again replies again
+    check_refused(caller, prankster, client, "n1")
+    check_refused(caller, callee, client, "n2")  # nobody has asked that here
+    check_pushed(caller, root, client, "n2")
+    # Who asks for a reply in the name of another client gets it for nobody.
+    sent = prankster.ask(SEND, send_fields("pranks", i=call_text(client, "n3")), b"x")
+    assert sent.code == GOOD
+    check_refused(caller, prankster, client, "n3")
+    # Requests that other nodes of the cluster took: the producer may read the topic of replies.
+    more = {**CALLERS["caller"], f"Topic:{REPLIES}": "Sub"}
+    assert root.ask(3007, {"subject": "User:caller"}, list_body("caller", more)).code == GOOD
+    check_pushed(caller, callee, client, "n2")
+
+
+def test_programs_of_one_user_reply_to_each_other(login: Login) -> None:
+    asks, replies = login("alice"), login("alice")
+    call(asks, "orders-asked", "10.0.0.8@1", "n1")
+    for number in ("n1", "of another node"):
+        check_pushed(asks, replies, "10.0.0.8@1", number)
 
 
 def test_offsets_of_a_foreign_group_or_topic_are_not_cloned(login: Login) -> None:

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from keelog.cli.main import run
 from node.runtime.settings import load_settings
+from node.store.identity.places import create_store
 from node.store.opening import open_store
 from node.store.verify.verify import verify
 from tests.interop import probe
@@ -103,13 +105,40 @@ def test_delays_retries_dead_letters_and_order_are_as_at_a_broker(tmp_path: Path
     assert not verify(root, settings=load_settings([levels])).findings
 
 
-def test_producers_that_ask_get_the_replies_of_a_consumer(tmp_path: Path) -> None:
+RIGHTS = (
+    ("asker", "Topic:questions", "pub"),
+    ("replier", "Topic:questions", "sub"),
+    ("replier", "Group:answering-questions", "sub"),
+    ("replier", "Topic:DefaultCluster_REPLY_TOPIC", "pub"),
+)
+"""What docs/security.md names for requests and replies, and the right of any consumer."""
+
+
+def make_users(root: Path, secret: Path) -> list[str]:
+    """Users of a store at rest; their names and passwords, as a program of Java takes them."""
+    place = ["--store", str(root), "--json"]
+    for name in ("asker", "replier"):
+        assert run(["user", "create", name, "--password-file", str(secret), *place]) == 0
+    for name, resource, actions in RIGHTS:
+        assert run(["acl", "allow", name, resource, actions, *place]) == 0
+    password = secret.read_text()
+    return ["asker", password, "replier", password]
+
+
+@pytest.mark.parametrize("users_log_in", [False, True])
+def test_producers_that_ask_get_the_replies_of_a_consumer(
+    tmp_path: Path, users_log_in: bool
+) -> None:
     probe.build()
-    root = tmp_path / "store"
+    root, users = tmp_path / "store", list[str]()
+    if users_log_in:
+        (tmp_path / "secret").write_text("password-of-both")
+        create_store(root)
+        users = make_users(root, tmp_path / "secret")
     with RunningNode(root, (REMOTING,), queue_workers=1, readers=1) as node:
         node.client.create_topic("questions", 4)
-        host, port = remoting_place(node.stderr)
-        found = run_client(tmp_path, "RequestClient", f"{host}:{port}", "questions", "100")
+        address = ":".join(map(str, remoting_place(node.stderr)))
+        found = run_client(tmp_path, "RequestClient", address, "questions", "100", *users)
         assert len(found.pop("reply id")) > 1
         assert found == {
             "right": "100",

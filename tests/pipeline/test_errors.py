@@ -48,7 +48,8 @@ def test_an_error_of_a_store_gets_its_condition_and_comes_back(
     reason = error.reason
     with pytest.raises(MqError) as caught, naming_conditions(), naming_conditions():
         raise error
-    hint = "start the node, or a larger fetch.timeoutMs; see keelog health"
+    hint = "start the node, or a larger fetch.timeoutMs; see keelog health; a node with keys needs"
+    hint += " key and serverKey"
     hint = hint if "UNREACHABLE" in condition else "y"
     assert str(caught.value) == f"[{condition}] {reason}. Try: {hint}"
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)

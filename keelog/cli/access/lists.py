@@ -68,8 +68,8 @@ entry_options = options(
 def allow(output: Output, **given: Any) -> None:
     """Allows a user some actions on a resource, in the place of what the list said of it.
 
-    RESOURCE is Topic:orders, Topic:orders*, Group:billing, Cluster:*, or * for all. ACTIONS are
-    pub, sub, create, update, delete, get, list or all, with commas.
+    RESOURCE is Topic:orders, Topic:orders*, Group:billing, Cluster:*, or * for all. A prefix ends
+    at its first *. ACTIONS are pub, sub, create, update, delete, get, list or all, with commas.
 
     Example: keelog acl allow billing 'Topic:orders*' pub,sub --from 10.0.0.0/8
     """
@@ -102,10 +102,22 @@ def _put(
         if old not in after["entries"]:
             say(f"replaced: {_text(old)}")
     wanted = str(parse_resource(resource))
+    if note := _star_note(resource):
+        say(note)
     rows = _rows(after)
     output.document(
         next(row for row in rows if (row["resource"], row["policy"]) == (wanted, policy))
     )
+
+
+def _star_note(resource: str) -> str:
+    """What a name with a * before its end means, which is seldom what was meant; else empty."""
+    found, name = parse_resource(resource), resource.partition(":")[2]
+    if "*" not in name[:-1]:
+        return ""
+    if found.pattern == "Literal":
+        return f"a * before the end of a name is a letter: this is about {resource!r} alone"
+    return f"a prefix ends at its first *: {resource!r} counts as {str(found)!r}"
 
 
 def _policy(is_default: bool) -> PolicyType:

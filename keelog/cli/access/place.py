@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import click
 
 import keelog
+from keelog.cli.contexts import connect
 from keelog.cli.options import node_option, options, output_options
 from keelog.client.users import change_at, users_of
 from keelog.replication.roles import stopped_store
@@ -94,7 +95,7 @@ def make_store(directory: Path) -> None:
 def opened(node: str, store: Path | None) -> Iterator[UserPlace]:
     """The place that a command names. Raises StoreLocked while a node runs on the store."""
     if store is None:
-        with keelog.connect(node) as client:
+        with connect(node) as client:
             yield _NodePlace(client)
     else:
         with stopped_store(store) as root:

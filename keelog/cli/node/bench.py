@@ -109,6 +109,8 @@ load_options = options(
     _text("--timeout", "TIME", "Of each request."),
     settings_options,
     _text("--node", "URL", "A node that runs; default: a new one."),
+    _text("--client-key", "FILE", "Your .key_secret, where that node has keys."),
+    _text("--server-key", "KEY|FILE", "Its public key: keelog key show DIR."),
     _folder("The new node's folder, kept; default: a temporary one, removed."),
     _number("--queue-workers", "Of the new node."),
     _number("--readers", "Of the new node."),

@@ -3,6 +3,7 @@
 import csv
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,13 @@ import click
 
 import keelog
 from keelog.cli import shapes
-from keelog.cli.contexts import complete_topics, connect
+from keelog.cli.contexts import complete_topics, connect, keys_of
 from keelog.cli.failures import doing
 from keelog.cli.messages.reading import BoundedReader, ConsumeChoice
 from keelog.cli.messages.selectors import StartPoint, time
 from keelog.cli.options import command, node_option, output_options, progress_option
 from keelog.cli.output import Output, flat, say
-from keelog.cli.store.options import export_of, export_parquet, show_export
+from keelog.cli.store.options import export_of, export_parquet, key_options, show_export
 from keelog.pipeline.errors import CorruptRecord, log
 from keelog.pipeline.options import ExportOptions
 from keelog.sqlite_export import SqliteResult, sqlite_file, whole_file
@@ -160,6 +161,9 @@ def _to_csv(
 def _to_parquet(
     node: str, out: str, asked: ExportOptions, output: Output, progress: CommandProgress
 ) -> int:
+    key, server_key = keys_of(node)
+    if key is not None and server_key is not None:
+        asked = replace(asked, source={**asked.source, **key_options(key, server_key)})
     damage = _DamageLines()
     log.addHandler(damage)
     try:

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 import keelog
-from keelog.cli.contexts import connect
+from keelog.cli.contexts import connect, keys_of
 from keelog.cli.failures import OK, UNREACHABLE, doing, report
 from keelog.cli.options import command, node_option, node_options, output_options
 from keelog.cli.output import Output
@@ -273,7 +273,7 @@ def diag(store: Path | None, out: Path, log_file: Path | None, node: str, output
     from keelog.diag import gather
 
     with doing(f"cannot write {out}"):
-        bundle = gather(node, store, log_file)
+        bundle = gather(node, store, log_file, keys_of(node))
         bundle.write(out)
     document = {
         "path": str(out),

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from keelog.cli.contexts import given_keys
 from keelog.cli.failures import DAMAGED, OK, BadValue, doing, needing_pyarrow
 from keelog.cli.messages.selectors import time
 from keelog.cli.options import one_of, options, size
 from keelog.cli.output import Output
+from keelog.pipeline.node_keys import KEY, SERVER_KEY
 from keelog.pipeline.options import SETTING_PREFIX, ExportOptions
 from keelog.text import CommandProgress
 from node.runtime.settings import load_settings
@@ -71,6 +73,17 @@ def opened(path: Path, pairs: Iterable[str]) -> StoppedStore:
     """The store, opened read-only; -X settings name sizes that cannot be found."""
     with doing(f"cannot open the store {path}"):
         return open_store(path, load_settings(pairs))
+
+
+def key_options(key: str, server_key: str) -> dict[str, str]:
+    """Keys for a node as options of the Spark source."""
+    return {KEY: key, SERVER_KEY: server_key}
+
+
+def given_key_options() -> dict[str, str]:
+    """Those of --client-key and --server-key; empty without."""
+    keys = given_keys(click.get_current_context())
+    return {} if keys is None else key_options(*keys)
 
 
 def source_options(pairs: tuple[str, ...]) -> dict[str, str]:

@@ -15,6 +15,7 @@ from keelog.client.client import run
 from keelog.client.core import ClientCore
 from keelog.client.operations import topics
 from keelog.client.transport.exchange import Call, NodeAnswer, NodeRole, Retry
+from keelog.client.transport.keys import ClientKeys
 from keelog.client.transport.routes import Routes
 from protocol.errors import UnknownTopic
 from protocol.wire.frames import PAYLOAD_BYTES_MAX
@@ -45,10 +46,10 @@ class PublishOutcome(NamedTuple):
 class StageClient:
     """One connection to one node. Times are in seconds and for each call, its repeats included."""
 
-    def __init__(self, url: str, timeout: float = 60.0) -> None:
+    def __init__(self, url: str, timeout: float = 60.0, keys: ClientKeys | None = None) -> None:
         """Connects. Raises NotConnected without an answer, BadRequest for a bad address."""
         self.timeout = timeout
-        self._core = ClientCore(url, min(timeout, CONNECT_S_MAX), _PATIENT)
+        self._core = ClientCore(url, min(timeout, CONNECT_S_MAX), _PATIENT, keys=keys)
         try:
             self.routes: Routes = run(self._core, self._core.open())
         except BaseException:

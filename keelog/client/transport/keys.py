@@ -18,6 +18,7 @@ from protocol.access.key_files import (
     KeyPair,
     check_key,
     check_secret_file,
+    is_key,
     parse_pair,
     parse_public,
 )
@@ -55,6 +56,9 @@ def client_keys(key: PathText | None, server_key: PathText | None) -> ClientKeys
 
 
 def _pair(path: Path) -> KeyPair:
+    if len(str(path)) == KEY_CHARS and is_key(str(path)) and not path.exists():
+        # It may be the secret key itself, which no error shows.
+        raise BadKey("key is a key itself, not the path of a file", "name the .key_secret")
     data, found = _read(path)
     check_secret_file(found.st_mode, found.st_uid, os.geteuid(), str(path))
     keys = parse_pair(data, str(path))

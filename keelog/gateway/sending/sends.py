@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
+from time import monotonic
 from typing import Any
 from zlib import crc32
 
@@ -22,6 +23,7 @@ from keelog.client.send.encode import UniqueKeys
 from keelog.client.send.record_batch import BatchReceipt, EncodedColumns
 from keelog.client.send.sender import SEND_BYTES_MAX
 from keelog.gateway import groups, settings, topics
+from keelog.gateway.asked_replies import AskedReplies
 from keelog.gateway.connection import Reply, Request, system_error
 from keelog.gateway.guard import check_found
 from keelog.gateway.sending import stored_properties as stored
@@ -75,6 +77,8 @@ class Sends:
     _keys: UniqueKeys = field(default_factory=lambda: UniqueKeys(bytes(IPV4_BYTES)))
     _making_bytes: int = 0
     """Of messages whose topic is being made."""
+    asked_replies: AskedReplies = field(default_factory=AskedReplies)
+    """Where users log in: who waits for a reply."""
 
     def __post_init__(self) -> None:
         self._once = self._settings.idempotent_remoting and self._settings.idempotent_window > 0
@@ -83,6 +87,8 @@ class Sends:
 
     def send(self, request: Request, wanted: SendMessageHeader) -> Any:
         """10, 310, 320: stores messages. Replies later, or returns what has to be awaited."""
+        if request.asker is not None:
+            self.asked_replies.note(request.asker.user.name, wanted, monotonic())
         if wanted.topic.startswith(names.RETRY_PREFIX):
             wanted = self._or_dead_letter(wanted)
         topic = self._topics.find(wanted.topic)

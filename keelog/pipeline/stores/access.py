@@ -13,6 +13,7 @@ from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from keelog.pipeline.errors import BadOption, StoreUnreadable
+from keelog.pipeline.node_keys import NodeKeys
 from protocol.addresses import with_scheme, without_credentials
 
 WINDOW_BYTES_MAX = 4 << 20
@@ -43,6 +44,8 @@ class Access(NamedTuple):
     fs: tuple[tuple[str, str], ...] = ()
     flushed_only: bool = False
     """Of a folder that a node runs: only what a loss of power cannot take back."""
+    keys: NodeKeys | None = None
+    """For nodes."""
 
 
 class StoreAt(NamedTuple):

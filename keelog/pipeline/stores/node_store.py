@@ -11,6 +11,7 @@ import numpy as np
 
 from keelog.client.fetch import FetchClient, FetchSettings, NodeLayout, QueueAtNode
 from keelog.client.transport.exchange import NodeAnswer
+from keelog.pipeline.node_keys import NodeKeys
 from keelog.pipeline.stores import planned_store, remote_files
 from keelog.pipeline.stores.access import StoreAt
 from keelog.pipeline.task_spec import IndexSlice, LogAt, planned_queue_files
@@ -30,18 +31,18 @@ ASKED_BYTES_MAX = 24 << 20
 
 
 @cache
-def _client(_pid: int, root: str, settings: FetchSettings) -> FetchClient:
+def _client(_pid: int, root: str, settings: FetchSettings, keys: NodeKeys | None) -> FetchClient:
     """Spark keeps a process for many tasks. A forked child makes its own."""
-    return FetchClient(root, settings)
+    return FetchClient(root, settings, None if keys is None else keys.read())
 
 
 def client_of(at: StoreAt) -> FetchClient:
-    """The process's connection to a node."""
+    """The process's connection to a node. Raises BadKeyFile."""
     access = at.access
     settings = FetchSettings(
         access.timeout_ms / 1000, access.num_retries, access.retry_interval_ms / 1000
     )
-    return _client(os.getpid(), at.root, settings)
+    return _client(os.getpid(), at.root, settings, access.keys)
 
 
 def node_source(at: StoreAt) -> remote_files.RangeSource:

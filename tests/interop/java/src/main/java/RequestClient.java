@@ -2,6 +2,8 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicReference;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
@@ -14,17 +16,24 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageAccessor;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.remoting.RPCHook;
 
 /**
  * Requests and replies, as RocketMQ's users write them: producers that ask, and a consumer that replies through a
- * producer of its own. Prints what they saw: name=value. Arguments: name server, topic, requests.
+ * producer of its own. Prints what they saw: name=value. Arguments: name server, topic, requests; where users log in,
+ * name and password of those who ask, then of who replies.
  */
 public final class RequestClient {
     private static final long PATIENCE_MS = 20_000;
     private static String address;
 
-    private static DefaultMQProducer producer(String group, String instance) throws Exception {
-        DefaultMQProducer made = new DefaultMQProducer(group);
+    private static RPCHook login(String[] args, int first) {
+        return args.length <= first ? null
+            : new AclClientRPCHook(new SessionCredentials(args[first], args[first + 1]));
+    }
+
+    private static DefaultMQProducer producer(String group, String instance, RPCHook login) throws Exception {
+        DefaultMQProducer made = new DefaultMQProducer(group, login);
         made.setNamesrvAddr(address);
         made.setInstanceName(instance);
         made.start();
@@ -39,13 +48,15 @@ public final class RequestClient {
         address = args[0];
         String topic = args[1];
         int count = Integer.parseInt(args[2]);
-        DefaultMQProducer one = producer("askers", "one");
-        DefaultMQProducer two = producer("askers", "two");
-        DefaultMQProducer replier = producer("repliers", "replier");
+        RPCHook asks = login(args, 3);
+        RPCHook replies = login(args, 5);
+        DefaultMQProducer one = producer("askers", "one", asks);
+        DefaultMQProducer two = producer("askers", "two", asks);
+        DefaultMQProducer replier = producer("repliers", "replier", replies);
         AtomicInteger replied = new AtomicInteger();
         AtomicReference<String> failure = new AtomicReference<>("");
         AtomicReference<SendResult> last = new AtomicReference<>();
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("answering-" + topic);
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("answering-" + topic, replies);
         consumer.setNamesrvAddr(address);
         consumer.setInstanceName("consumer");
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
