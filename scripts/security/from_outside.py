@@ -36,7 +36,7 @@ from scripts.security.guarded import (
     make_guarded_store,
     open_words,
 )
-from scripts.security.peers import CurveKeys, Login, PeerOutcome, Place, PeerVerdict
+from scripts.security.peers import CurveKeys, Login, PeerOutcome, PeerVerdict, Place
 
 EVERYWHERE = "0.0.0.0"
 PROBE_S = 120
