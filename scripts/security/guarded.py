@@ -23,6 +23,7 @@ from node.access.curve import make_server_keys, write_pair
 from node.store.identity.places import create_store
 from node.supervisor.bind import free_ports
 from node.supervisor.child_process import environment
+from protocol.access.key_files import SECRET_SUFFIX
 from protocol.addresses import VIP_DISTANCE
 from scripts.security.peers import CurveKeys, Login, Place
 
@@ -95,6 +96,12 @@ class ServedNode:
                 process_group=0,
             )  # fmt: skip
 
+    @property
+    def pid(self) -> int:
+        """The supervisor's."""
+        assert self._process is not None, "not started"
+        return self._process.pid
+
     def said(self) -> str:
         """All that it has said."""
         return self._talk.read_text(errors="replace")
@@ -134,6 +141,8 @@ class GuestCredentials(NamedTuple):
     """Files and texts of the guest, of the node, and of somebody unknown."""
 
     keys: CurveKeys
+    key_file: Path
+    """Of the guest's secret key."""
     unknown_keys: CurveKeys
     trust: Path
     certificate: Path
@@ -180,7 +189,9 @@ def make_guarded_store(root: Path, host: str) -> GuestCredentials:
         f"tls_server_trust_cert_path={trust}",
     )  # fmt: skip
     words = tuple(word for pair in settings for word in ("-X", pair))
-    return GuestCredentials(keys, unknown, trust, paths[1], paths[2], words)
+    return GuestCredentials(
+        keys, folder / f"{GUEST}{SECRET_SUFFIX}", unknown, trust, paths[1], paths[2], words
+    )
 
 
 def make_guest(option: str, where: str, folder: Path, public_key: str = "") -> None:

@@ -87,7 +87,7 @@ class RemotingClient:
 
     def __init__(self, place: Place, login: Login = STRANGER) -> None:
         """Raises OSError."""
-        self._socket = connected(place, login)
+        self.socket = connected(place, login)
         self._login = login
         self._reader = FrameReader()
         self._came: dict[int, tuple[RemotingHeader, bytes]] = {}
@@ -102,14 +102,14 @@ class RemotingClient:
             fields[ACCESS_KEY] = self._login.user
             fields[SIGNATURE] = signature(self._login.password, fields, body, version)
         header = RemotingHeader(code, self._opaque, 0, fields, language=Language.JAVA)
-        self._socket.sendall(frame_head(header, len(body)) + body)
+        self.socket.sendall(frame_head(header, len(body)) + body)
         return self._opaque
 
     def answer_to(self, opaque: int) -> tuple[RemotingHeader, bytes]:
         """The answer to a request. Raises ConnectionResetError when the node ends the connection,
         TimeoutError."""
         while opaque not in self._came:
-            size = self._socket.recv_into(self._reader.room())
+            size = self.socket.recv_into(self._reader.room())
             if not size:
                 raise ConnectionResetError("the node has closed the connection")
             for header, body in self._reader.received(size):
@@ -141,7 +141,7 @@ class RemotingClient:
 
     def close(self) -> None:
         """Ends the connection."""
-        self._socket.close()
+        self.socket.close()
 
 
 def outcome_of(header: RemotingHeader) -> PeerOutcome:
