@@ -272,15 +272,18 @@ def revoke_soon(revoke: Revoke) -> Iterator[float]:
     yield done[0]
 
 
-COMMANDS = {
+COMMANDS: dict[str, tuple[str, ...]] = {
     "user set --disable": ("user", "set", GUEST, "--disable"),
     "user rm": ("user", "rm", GUEST, "--yes"),
 }
-OF_TOPIC = {
+OF_TOPIC: dict[str, tuple[str, ...]] = {
     **COMMANDS,
     "acl rm": ("acl", "rm", GUEST, f"Topic:{OWN_TOPIC}", "--yes"),
 }
-OF_CLUSTER = {**COMMANDS, "acl rm": ("acl", "rm", GUEST, "Cluster:DefaultCluster", "--yes")}
+OF_CLUSTER: dict[str, tuple[str, ...]] = {
+    **COMMANDS,
+    "acl rm": ("acl", "rm", GUEST, "Cluster:DefaultCluster", "--yes"),
+}
 Ask = Callable[[GuardedSite, Revoke], float]
 CLIENTS: dict[str, tuple[Ask, dict[str, tuple[str, ...]]]] = {
     "remoting: sends, on and on": (remoting_sends, OF_TOPIC),
