@@ -140,7 +140,7 @@ class Guard:
     @property
     def is_on(self) -> bool:
         """Whether requests must say who sent them, and prove it."""
-        return self._asked == ON or (self._asked == AUTO and self._table.is_made)
+        return self._asked == ON or (self._asked == AUTO and bool(self._table.table.users))
 
     def user(self, name: str) -> User | None:
         """The user of this name, as of the last look."""

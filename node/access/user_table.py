@@ -36,11 +36,6 @@ class UserTable:
         self.problem = ""
         """Why the file cannot be used now; empty while it can."""
 
-    @property
-    def is_made(self) -> bool:
-        """Whether there has been a user. Who removes the last one does not let in everybody."""
-        return self._stamp is not None
-
     def look(self, now: float) -> bool:
         """Takes over a file that has changed; `now` is of the monotonic clock. True if it did.
         Raises StoreMoved."""

@@ -173,6 +173,8 @@ def make_guarded_store(root: Path, host: str) -> GuestCredentials:
     pairs = [write_pair(folder, name) for name in (GUEST, "unknown")]
     keys, unknown = (CurveKeys(pair.public, pair.secret, server) for pair in pairs)
     make_guest("--store", str(root), folder, public_key=keys.public)
+    # A node at loopback whose last user goes is one without logins.
+    keelog("user", "create", "operator", "--super", "--store", str(root))
     authority, other = trustme.CA(), trustme.CA()
     trust = folder / "trust.pem"
     authority.cert_pem.write_to_path(str(trust))

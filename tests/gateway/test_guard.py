@@ -20,7 +20,7 @@ from node.runtime.settings import Settings
 from protocol.access.decision import Action, Entry, parse_resource
 from protocol.access.needs import UNCLEAR
 from protocol.access.signature import signature
-from protocol.access.users import EMPTY, AccessList, AccessTable, User, UserStatus, UserType
+from protocol.access.users import AccessList, AccessTable, User, UserStatus, UserType
 from protocol.errors import BadRequest, NotAllowed
 from protocol.ids import Host, parse_host
 from protocol.remoting.codes import RequestCode as Code
@@ -443,13 +443,6 @@ def test_without_users_nobody_must_log_in_until_there_is_one(tmp_path: Path) -> 
     write_users(tmp_path, ALLOWED)
     assert guard.table.look(0.0)
     assert guard.is_on
-
-
-def test_without_its_last_user_a_node_lets_in_nobody_also_when_it_starts_anew(root: Path) -> None:
-    write_users(root, EMPTY)
-    guard = made(root)
-    assert guard.is_on
-    assert refusal(guard, send()) == NOT_PROVED
 
 
 def test_a_login_ends_with_its_user_or_its_secret(root: Path, guard: Guard) -> None:
