@@ -51,12 +51,14 @@ class Node:
         queue_workers: int = 1,
         readers: int = 2,
         env: Mapping[str, str] | None = None,
+        host: str = "",
     ) -> None:
-        """`env`: variables that it has beside ours."""
+        """`env`: variables that it has beside ours. `host`: where it listens, instead of the usual
+        address of loopback."""
         self.root = root
         self._env = {**environment(), **(env or {}), FORMAT_VARIABLE: "text"}
         self.talk = root.with_name("node.log")
-        host = loopback()
+        host = host or loopback()
         self.endpoint = f"tcp://{host}:{free_ports(2 + readers, host)}"
         self._command = command("keelog", ["serve", str(root)])
         self._command += ["--bind", self.endpoint, "--restart-limit", "0"]

@@ -240,12 +240,13 @@ class RemotingConnection(asyncio.BufferedProtocol):
     """Its name among the peers of held pulls."""
     is_encrypted: bool = False
     """Whether it came by TLS."""
-    logins: dict[str, tuple[float, int]] = field(default_factory=dict)
+    logins: dict[str, tuple[float, int, str]] = field(default_factory=dict)
     """By user, each of whom has signed a request on it: until when, and for which table of users,
-    that proves who sends others (TRUST_S of the guard)."""
+    that proves who sends others (TRUST_S of the guard); and the secret that signed it."""
     is_known: bool = False
-    """Whether a user has logged in on it, or it came when nobody had to."""
+    """Whether a user has logged in on it, who may still."""
     came_at: float = 0.0
+    """When it came, or became a stranger's."""
     is_closed: bool = False
     is_unread: bool = False
     """The client does not read what was sent."""
@@ -291,6 +292,11 @@ class RemotingConnection(asyncio.BufferedProtocol):
         """A user has logged in on it."""
         self.handler.buffers.is_of_user(self)
         self.is_known = True
+
+    def is_strangers(self, now: float) -> None:
+        """Nobody who has logged in on it may any more, or nobody had to: it has as long as a new
+        one to log in."""
+        self.is_known, self.came_at = False, now
 
     def connection_lost(self, _: Exception | None) -> None:
         self.is_closed = True

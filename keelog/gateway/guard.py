@@ -198,7 +198,7 @@ class Guard:
             if not is_signed(user.secret, header.ext, request.body, header.version):
                 raise self._stranger(name, address, header.code, NOT_PROVED)
             if user.is_enabled:
-                self._logged_in(connection, name, address)
+                self._logged_in(connection, user, address)
         if not user.is_enabled:
             raise self._stranger(name, address, header.code, f"User:{name} is disabled.")
         return user
@@ -208,18 +208,27 @@ class Guard:
         has changed since."""
         if not connection.is_encrypted:
             return False
-        until, revision = connection.logins.get(name, (0.0, -1))
+        until, revision, _ = connection.logins.get(name, (0.0, -1, ""))
         return revision == self._table.revision and monotonic() < until
 
-    def _logged_in(self, connection: RemotingConnection, name: str, address: str) -> None:
+    def forget_logins(self, connection: RemotingConnection) -> bool:
+        """Forgets those of users who are gone or disabled, or have another secret. Whether any is
+        left."""
+        for name, (_, _, secret) in list(connection.logins.items()):
+            user = self.user(name)
+            if user is None or not user.is_enabled or user.secret != secret:
+                del connection.logins[name]
+        return bool(connection.logins)
+
+    def _logged_in(self, connection: RemotingConnection, user: User, address: str) -> None:
         until = monotonic() + TRUST_S if connection.is_encrypted else 0.0
-        if name not in connection.logins:
-            event = AuditEvent(END, name, address, "login", "", DONE)
+        if user.name not in connection.logins:
+            event = AuditEvent(END, user.name, address, "login", "", DONE)
             self._audit.write(event, now_ms())
             connection.logged_in()
         elif not until:
             return
-        connection.logins[name] = until, self._table.revision
+        connection.logins[user.name] = until, self._table.revision, user.secret
 
     def why_not(self, name: str, needs: Needs, address: str) -> tuple[str, str] | None:
         """The resource of which a user lacks a right, and the text that says so; None where the

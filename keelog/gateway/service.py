@@ -87,7 +87,8 @@ class GatewayService:
         self._shown = self._shown_pulls = -1
         """The numbers of the changes that the file of the members has."""
         self._show_pulls_at = 0.0
-        self.connections: set[RemotingConnection] = set()
+        self.connections: dict[RemotingConnection, None] = {}
+        """In the order in which they came."""
         self.members = members = Members(AwaitedMembers(read_members(store.root), monotonic()))
         self.live = live = LiveSettings(settings)
         self.topics = topics = Topics(TopicsFile(store.root), core, live, name)
@@ -162,13 +163,26 @@ class GatewayService:
 
     def _users_changed(self) -> None:
         was_guarded, self.is_guarded = self.is_guarded, self.guard.is_on
-        if self.is_guarded and not was_guarded:
-            for connection in self.connections:
-                connection.is_known = True  # it came when nobody had to log in
+        if self.is_guarded:
+            self._note_strangers(was_guarded)
         self.buffers.strangers_limit = connections.STRANGERS_BYTES_MAX if self.is_guarded else None
         self.buffers.count_anew()
         if self.is_guarded:
             self.pulls.decide_again()
+
+    def _note_strangers(self, was_guarded: bool) -> None:
+        """Connections on which nobody has logged in who still may end soon. Those of users who are
+        gone leave their groups: others get their queues at once."""
+        now = monotonic()
+        for connection in list(self.connections):
+            if self.guard.forget_logins(connection):
+                continue
+            if not was_guarded:
+                connection.is_strangers(now)
+            elif connection.is_known:
+                connection.is_strangers(now)
+                self.members.went(connection)
+                self.asked.went(connection)
 
     def _producer_of(self, group: str, topic: str) -> RemotingConnection | None:
         """A producer of a group that may be asked for a transaction: the question has the message,
@@ -191,16 +205,25 @@ class GatewayService:
     # Connections
 
     def came(self, connection: RemotingConnection) -> None:
-        """One more; beyond `connections_max` it is closed."""
+        """One more. Beyond `connections_max` it is closed; where users log in, the one that came
+        first is, of those on which nobody has."""
         if len(self.connections) >= self._connections_max:
-            connection.end(EndReason.CROWD, f"there are {len(self.connections)} already")
-            return
-        self.connections.add(connection)
+            ended = self._oldest_stranger() or connection
+            self.connections.pop(ended, None)
+            ended.end(EndReason.CROWD, f"{self._connections_max} are there already")
+            if ended is connection:
+                return
+        self.connections[connection] = None
         self.places.came(connection)
+
+    def _oldest_stranger(self) -> RemotingConnection | None:
+        if not self.is_guarded:
+            return None
+        return next((one for one in self.connections if not one.is_known), None)
 
     def went(self, connection: RemotingConnection) -> None:
         """It is gone, with its memberships and held pulls."""
-        self.connections.discard(connection)
+        self.connections.pop(connection, None)
         self.pulls.went(connection)
         self.members.went(connection)
         self.places.went(connection)

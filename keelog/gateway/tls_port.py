@@ -10,6 +10,7 @@ import logging
 import socket
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from time import monotonic
 from typing import NamedTuple
 
@@ -35,6 +36,8 @@ class Newcomer(NamedTuple):
 
     connected: socket.socket
     peer: str
+    number: int
+    """Those who came later have higher ones."""
     timer: asyncio.TimerHandle
 
 
@@ -57,8 +60,10 @@ class TlsPort:
         self._handshake_s = handshake_s
         self._said = Seldom()
         self._silent: dict[socket.socket, Newcomer] = {}
-        """In the order in which they came, as the tasks."""
-        self._tasks: dict[asyncio.Task[None], None] = {}
+        """In the order in which they came."""
+        self._tasks: dict[asyncio.Task[None], int] = {}
+        """Handshakes, with the numbers of the newcomers, in the order in which they began."""
+        self._numbers = count()
         self._is_closed = False
         self._listener = listener
         listener.setblocking(False)
@@ -101,7 +106,8 @@ class TlsPort:
             connected.setblocking(False)
             self._make_room()
             timer = self._loop.call_later(self._handshake_s, self._is_late, connected)
-            self._silent[connected] = Newcomer(connected, address[0], timer)
+            newcomer = Newcomer(connected, address[0], next(self._numbers), timer)
+            self._silent[connected] = newcomer
             self._loop.add_reader(connected, self._look, connected)
 
     def _resume(self) -> None:
@@ -109,14 +115,17 @@ class TlsPort:
             self._loop.add_reader(self._listener, self._accept)
 
     def _make_room(self) -> None:
-        """Those who say nothing go first."""
+        """The oldest goes, whether it says nothing or has begun a handshake: one that has just
+        come has not had the time for either."""
         if self.newcomers < NEWCOMERS_MAX:
             return
-        if self._silent:
-            oldest = next(iter(self._silent.values()))
-            self._refuse(oldest, f"{NEWCOMERS_MAX} others came after it")
-        else:
-            next(iter(self._tasks)).cancel()
+        silent = next(iter(self._silent.values()), None)
+        task, number = next(iter(self._tasks.items()), (None, 0))
+        if silent is not None and (task is None or silent.number < number):
+            self._refuse(silent, f"{NEWCOMERS_MAX} others came after it")
+        elif task is not None:
+            del self._tasks[task]
+            task.cancel()
 
     def _is_late(self, connected: socket.socket) -> None:
         self._refuse(self._silent[connected], f"not a byte came within {self._handshake_s:.0f} s")
@@ -141,11 +150,11 @@ class TlsPort:
     def _begin(self, newcomer: Newcomer, is_tls: bool) -> None:
         connected = self._let_go(newcomer)
         task = self._loop.create_task(self._connect(connected, newcomer.peer, is_tls))
-        self._tasks[task] = None
+        self._tasks[task] = newcomer.number
         task.add_done_callback(partial(self._ended, connected))
 
     def _ended(self, connected: socket.socket, task: asyncio.Task[None]) -> None:
-        del self._tasks[task]
+        self._tasks.pop(task, None)
         if task.cancelled():
             connected.close()  # it may not have begun
         pass_on_error(task, self._fail)

@@ -41,6 +41,7 @@ _VERIFY = {
     ClientAuth.OPTIONAL: ssl.CERT_OPTIONAL,
     ClientAuth.REQUIRE: ssl.CERT_REQUIRED,
 }
+_REVOKED = b"-----BEGIN X509 CRL-----"
 _Stamps = Mapping[str, tuple[int, ...] | None]
 
 
@@ -89,6 +90,10 @@ class ServerTls:
         """For the next connection."""
         self.ends_ms = _end_of_certificate(config)
         """When the certificate ends, in ms since 1970."""
+        self._trust = _trust_file(config)
+        self.trust_changes = 0
+        """How often it changed whose certificates are trusted: who came by one that was trusted
+        before may be trusted no more."""
 
     def look(self, now: float) -> None:
         """Takes files that have changed, if it is time to look; `now` in seconds. Never raises for
@@ -103,9 +108,10 @@ class ServerTls:
         self._stamps = stamps
         try:
             config, self._stamps = _read(self._settings)  # it may name other files by now
-            context, ends_ms = (
+            context, ends_ms, trust = (
                 server_context(config, self._client_auth),
                 _end_of_certificate(config),
+                _trust_file(config),
             )
         except MqError as error:
             if error.reason != self.trouble:
@@ -114,6 +120,8 @@ class ServerTls:
                 log.warning("new files of TLS are not used, the old ones stay", extra=details)
             return
         self.context, self.ends_ms, self.trouble = context, ends_ms, ""
+        self.trust_changes += trust != self._trust
+        self._trust = trust
         log.info("new files of TLS are in use", extra=fields(days_left=self.days_left))
 
     @property
@@ -294,13 +302,21 @@ def _load_pair(context: ssl.SSLContext, cert: str, key: str, password: str, side
 
 
 def _trust(context: ssl.SSLContext, path: str, setting_name: str) -> None:
-    read_tls_file(path, setting_name)
+    """A list of revoked certificates in the file counts, and then each authority needs one."""
+    if _REVOKED in read_tls_file(path, setting_name):
+        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
     try:
         context.load_verify_locations(path)
     except ssl.SSLError as error:
         raise TlsRefused(
             f"{setting_name}: {path} holds no certificates: {_words(error)}", "it is PEM"
         ) from None
+
+
+def _trust_file(config: TlsConfig) -> bytes:
+    """What says whose certificates are trusted."""
+    path = config.settings.tls_server_trust_cert_path
+    return read_tls_file(path, "tls_server_trust_cert_path") if path else b""
 
 
 def _words(error: Exception) -> str:

@@ -25,6 +25,9 @@ _OUTSIDE = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
 _INTERFACES = Path("/sys/class/net")
 
 NAME_SERVERS_PREFIX = "namesrv:"
+_PEERS_FILE = "file:"
+"""Before the path of a file, in `ha_allowed_peers`."""
+_PEERS_HINT = "write addresses and networks, as 192.0.2.7,10.1.0.0/16"
 _PLACE_FORM = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\[\]:/;\s]+):([0-9]{1,5})")
 PORT_MAX = 65_535
 _FOLLOW_HINT = (
@@ -209,21 +212,35 @@ def _is_place(text: str) -> bool:
     return match is not None and 0 < int(match[2]) <= PORT_MAX
 
 
+def peers_file(text: str) -> Path | None:
+    """The file that `ha_allowed_peers` names, None where it names addresses. Raises BadRequest."""
+    if not text.startswith(_PEERS_FILE):
+        return None
+    path = Path(text.removeprefix(_PEERS_FILE))
+    if not path.is_absolute():
+        raise BadRequest(
+            f"ha_allowed_peers is {text[:80]!a}, and the path does not begin with /",
+            "write it whole, as file:/etc/keelog/followers",
+        )
+    return path
+
+
 class AllowedPeers:
     """Addresses and networks. RocketMQ's replication has no password: the address is all that a
     node learns of a follower."""
 
     def __init__(self, text: str) -> None:
-        """`text`: separated by commas; empty allows everybody. Raises BadRequest."""
+        """`text`: separated by commas; empty allows everybody. Raises BadRequest, also for a text
+        that is not empty and names nobody."""
+        self._allows_all = not text
         try:
             self._networks = tuple(
                 ip_network(one) for part in text.split(",") if (one := part.strip())
             )
         except ValueError as error:
-            raise BadRequest(
-                f"ha_allowed_peers is {text[:80]!a}: {error}",
-                "write addresses and networks, as 192.0.2.7,10.1.0.0/16",
-            ) from None
+            raise BadRequest(f"ha_allowed_peers is {text[:80]!a}: {error}", _PEERS_HINT) from None
+        if text and not self._networks:
+            raise BadRequest(f"ha_allowed_peers is {text[:80]!a}, which names nobody", _PEERS_HINT)
 
     @property
     def are_everybody(self) -> bool:
@@ -231,7 +248,8 @@ class AllowedPeers:
         return not self._networks or not all(one.prefixlen for one in self._networks)
 
     def allow(self, host: str) -> bool:
+        """Whether a follower may come from this address."""
         address = ip_address(host.partition("%")[0])
         if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
             address = address.ipv4_mapped
-        return not self._networks or any(address in network for network in self._networks)
+        return self._allows_all or any(address in network for network in self._networks)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from node.runtime.addresses import AllowedPeers, check_place, parse_follow
+from node.runtime.addresses import AllowedPeers, check_place, parse_follow, peers_file
 from protocol import names
 from protocol.errors import BadRequest
 from protocol.human_text import bytes_of, size_text
@@ -132,7 +132,8 @@ class Settings:
     )
     ha_allowed_peers: str = setting(
         "",
-        "where followers may come from, as `192.0.2.7,10.1.0.0/16`; empty: anywhere",
+        "where followers may come from, as `192.0.2.7,10.1.0.0/16`, or `file:/PATH` with such "
+        "lines, whose changes count while the node runs; empty: anywhere",
     )
     follow: str = setting(
         "",
@@ -419,7 +420,8 @@ class Settings:
                 "set one of them",
             )
         check_bounds(self)
-        AllowedPeers(self.ha_allowed_peers)
+        if peers_file(self.ha_allowed_peers) is None:
+            AllowedPeers(self.ha_allowed_peers)
         _check_tls(self)
         if self.follow:
             parse_follow(self.follow)

@@ -60,6 +60,15 @@ LOADS: Mapping[str, GatewayLoad] = {
 }
 
 
+class NodeWay(NamedTuple):
+    """How a node is served and its clients connect: settings, and options of their JVM."""
+
+    name: str
+    settings: Sequence[str] = ()
+    client: Sequence[str] = ()
+    heap: Sequence[str] = rocketmq.CLIENT_HEAP
+
+
 Row = tuple[str, ...]
 """One figure of a load: of both sides the median, and the median of the rounds' ratios. Above 1 the
 gateway is faster, in rows of time too."""
@@ -97,17 +106,26 @@ class GatewaySide:
 
 
 def start_node(
-    ends: ExitStack, classes: str, folder: Path, *, is_sync: bool, tree: Path | None = None
+    ends: ExitStack,
+    classes: str,
+    folder: Path,
+    *,
+    is_sync: bool,
+    tree: Path | None = None,
+    way: NodeWay | None = None,
 ) -> GatewaySide:
-    """A node with a gateway, which is its own name server; of another tree if one is given."""
-    folder.mkdir(parents=True)
+    """A node with a gateway, which is its own name server; of another tree if one is given. Its
+    store is `folder/node`, which may be there."""
+    way = way or NodeWay(OURS if tree is None else OLD)
+    folder.mkdir(parents=True, exist_ok=True)
     address = f"127.0.0.1:{free_ports(4) + 3}"
-    settings = [*ANY_DISK, f"serve.remoting={address}", *([SYNC] if is_sync else [])]
+    settings = [*ANY_DISK, *way.settings, f"serve.remoting={address}", *([SYNC] * is_sync)]
     env = {} if tree is None else {"PYTHONPATH": str(tree)}
     node = ends.enter_context(Node(folder / "node", settings, readers=1, env=env))
-    program = ends.enter_context(rocketmq.Program(classes, folder / "client", address))
-    name = OURS if tree is None else OLD
-    return GatewaySide(name, address, folder / "node", [node.pid], program)
+    program = ends.enter_context(
+        rocketmq.Program(classes, folder / "client", address, way.heap, way.client)
+    )
+    return GatewaySide(way.name, address, folder / "node", [node.pid], program)
 
 
 def start_theirs(ends: ExitStack, classes: str, folder: Path, *, is_sync: bool) -> GatewaySide:
@@ -142,7 +160,7 @@ def measure(
             sides = other, start_node(ends, classes, home / OURS, is_sync=is_sync)
             for side, rest in (sides, reversed(sides)):
                 with _alone(rest):
-                    _make_topic(side, "warm")
+                    make_topic(side, "warm")
                     side.program.ask("send", topic="warm", body=BODY, seconds=WARM_S, threads=64)
             for name in chosen:
                 yield from _measure_load(sides, name, rounds, seconds)
@@ -160,7 +178,7 @@ def _alone(other: GatewaySide) -> Iterator[None]:
         yield
 
 
-def _make_topic(side: GatewaySide, topic: str) -> None:
+def make_topic(side: GatewaySide, topic: str) -> None:
     side.program.ask("topic", topic=topic, queues=QUEUES, broker=side.broker)
 
 
@@ -173,7 +191,7 @@ def _measure_load(
     }
     for side, other in (sides, reversed(sides)):
         with _alone(other):
-            _make_topic(side, topic)
+            make_topic(side, topic)
             if load.stored:
                 side.program.ask(
                     "send", topic=topic, body=BODY, messages=load.stored, threads=8, batch=100
@@ -181,7 +199,7 @@ def _measure_load(
     for number in range(rounds + 1):
         for side, other in (sides, reversed(sides)) if number % 2 else (reversed(sides), sides):
             with _alone(other):
-                found = _turn(side, load, topic, number, seconds)
+                found = turn(side, load, topic, number, seconds)
             if number:
                 side.note_memory()
                 for figure in load.figures:
@@ -191,7 +209,7 @@ def _measure_load(
         yield _row(name, figure, ours, theirs, is_time=figure.endswith("_us"))
 
 
-def _turn(
+def turn(
     side: GatewaySide, load: GatewayLoad, topic: str, number: int, seconds: int
 ) -> dict[str, Any]:
     """Asks the program, and checks what it says."""

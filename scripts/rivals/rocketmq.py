@@ -208,9 +208,15 @@ class Program(Jvm):
     """The warm Java program of java/."""
 
     def __init__(
-        self, classes: str, home: Path, name_server: str, heap: Sequence[str] = CLIENT_HEAP
+        self,
+        classes: str,
+        home: Path,
+        name_server: str,
+        heap: Sequence[str] = CLIENT_HEAP,
+        options: Sequence[str] = (),
     ) -> None:
-        command = [*heap, "-cp", classes, "Rival", name_server]
+        """`options`: of its JVM, as `-Dtls.enable=true`."""
+        command = [*heap, *options, "-cp", classes, "Rival", name_server]
         super().__init__("client", home, command, talks=True)
         self.hear()
 

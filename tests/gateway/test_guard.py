@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from keelog.gateway import guard as guards
-from keelog.gateway.connection import Request
+from keelog.gateway.connection import EndReason, Request
 from keelog.gateway.guard import NO_LOGIN, NOT_PROVED, TRUST_S, Guard, seen_topics
 from keelog.gateway.service import GatewayService
 from node.access.audit import GATEWAY_AUDIT_FILE, AuditLog
@@ -61,7 +61,7 @@ class Peer:
 
     peer: Host = field(default_factory=lambda: parse_host("10.0.0.1:5"))
     is_encrypted: bool = False
-    logins: dict[str, tuple[float, int]] = field(default_factory=dict)
+    logins: dict[str, tuple[float, int, str]] = field(default_factory=dict)
     users: int = 0
 
     def logged_in(self) -> None:
@@ -392,6 +392,48 @@ def test_a_one_way_request_that_is_refused_gets_no_answer(guard: Guard) -> None:
     assert (handled, peer.heard) == ([], [])
 
 
+@dataclass(eq=False)
+class CrowdPeer(Peer):
+    """One that can be ended."""
+
+    is_known: bool = False
+    ended: EndReason | None = None
+
+    def end(self, reason: EndReason, _: str) -> None:
+        self.ended = reason
+
+
+def full_service(guard: Guard | None, *peers: CrowdPeer) -> Any:
+    """A service with as many connections as it takes."""
+    service: Any = service_of(guard)[0]
+    service.connections = dict.fromkeys(peers)
+    service._connections_max = len(peers)
+    service.places = SimpleNamespace(came=lambda _: None)
+    return service
+
+
+def test_a_user_finds_room_among_strangers_who_say_nothing(guard: Guard) -> None:
+    user, first, second = CrowdPeer(is_known=True), CrowdPeer(), CrowdPeer()
+    service = full_service(guard, user, first, second)
+    comes = CrowdPeer()
+    service.came(comes)
+    assert [one.ended for one in (user, first, second, comes)] == [
+        None,
+        EndReason.CROWD,
+        None,
+        None,
+    ]
+    assert list(service.connections) == [user, second, comes]
+
+
+def test_where_nobody_logs_in_or_all_have_the_one_that_comes_too_late_goes(guard: Guard) -> None:
+    for service in (full_service(None, CrowdPeer()), full_service(guard, CrowdPeer(is_known=True))):
+        (there,), comes = service.connections, CrowdPeer()
+        service.came(comes)
+        assert (there.ended, comes.ended) == (None, EndReason.CROWD)
+        assert list(service.connections) == [there]
+
+
 # Settings
 
 
@@ -401,6 +443,24 @@ def test_without_users_nobody_must_log_in_until_there_is_one(tmp_path: Path) -> 
     write_users(tmp_path, ALLOWED)
     assert guard.table.look(0.0)
     assert guard.is_on
+
+
+def test_a_login_ends_with_its_user_or_its_secret(root: Path, guard: Guard) -> None:
+    peer: Any = Peer()
+    guard.admit(send(peer=peer))
+    guard.admit(signed(206, {}, "root", ROOT_SECRET, peer=peer))
+    assert guard.forget_logins(peer)
+    assert set(peer.logins) == {"alice", "root"}
+    users = dict(ALLOWED.users)
+    users["alice"] = replace(users["alice"], secret="another secret")
+    write_users(root, replace(ALLOWED, users=users))
+    guard.table.current()
+    assert guard.forget_logins(peer)
+    assert set(peer.logins) == {"root"}
+    users["root"] = replace(users["root"], status=UserStatus.DISABLE)
+    write_users(root, replace(ALLOWED, users=users))
+    guard.table.current()
+    assert not guard.forget_logins(peer)
 
 
 def test_settings_say_that_everybody_or_nobody_must_log_in(tmp_path: Path) -> None:

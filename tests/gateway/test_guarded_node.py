@@ -15,7 +15,7 @@ import pytest
 
 from keelog.client.users import change_at
 from keelog.gateway.guard import NO_LOGIN
-from protocol.access.changes import CREATE_USER, DELETE_ACL, DELETE_USER, Change
+from protocol.access.changes import CREATE_USER, DELETE_ACL, DELETE_USER, UPDATE_USER, Change
 from protocol.ids import parse_offset_message_id
 from protocol.record.codec import Record, decode
 from protocol.remoting.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
@@ -449,6 +449,26 @@ def test_a_held_pull_ends_with_a_refusal_when_its_right_or_its_user_is_gone(
     assert (refused.code, refused.body) == (REFUSED, b"")
     alice.ask(SEND, send_fields("orders-of-alice"), b"later")
     assert b"later" in alice.answer_to(other).body, "hers was held all the time"
+    change_at(node.client, Change(DELETE_USER, "carol"))
+
+
+def test_a_user_who_is_disabled_leaves_the_groups_at_once(node: RunningNode, login: Login) -> None:
+    root, carol, alice = login("root"), login("carol"), login("alice")
+    make_user(root, "carol", {"Topic:orders*": "Sub", "Group:billing": "Sub"})
+    for peer, name in ((carol, "carol@1"), (alice, "alice@1")):
+        assert peer.ask(Code.HEART_BEAT, {}, beat(name, "billing", "orders")).code == GOOD
+
+    def members() -> set[str]:
+        fields = {"consumerGroup": "billing"}
+        found = told(alice.ask(Code.GET_CONSUMER_LIST_BY_GROUP, fields))
+        return set(found["consumerIdList"])
+
+    assert members() == {"carol@1", "alice@1"}
+    off = json.dumps({"userStatus": "disable"}).encode()
+    change_at(node.client, Change(UPDATE_USER, "carol", off))
+    wait_until(lambda: members() == {"alice@1"}, "a member without a user keeps its queues", 5)
+    refused = carol.ask(Code.HEART_BEAT, {}, beat("carol@1", "billing", "orders"))
+    assert refused.header.remark == "User:carol is disabled."
     change_at(node.client, Change(DELETE_USER, "carol"))
 
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -226,6 +227,33 @@ def test_many_who_say_nothing_leave_room_for_a_user(
             assert await asyncio.to_thread(is_served, good)
             assert site.port.newcomers <= 8
             for one in silent:
+                one.close()
+
+    asyncio.run(scenario())
+
+
+def test_handshakes_that_never_end_make_room_before_a_user_who_came_later(
+    authority: Authority, pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls_port, "NEWCOMERS_MAX", 4)
+
+    async def scenario() -> None:
+        async with opened(pair) as site:
+
+            async def stranger() -> RemotingPeer:
+                peer = await asyncio.to_thread(RemotingPeer, site.place)
+                peer.socket.sendall(b"\x16\x03")
+                return peer
+
+            there = [await stranger() for _ in range(4)]
+            user = await asyncio.to_thread(socket.create_connection, site.place, 20)
+            later = [await stranger() for _ in range(3)]
+            wrapped = partial(authority.client().wrap_socket, user, server_hostname="localhost")
+            peer = there.pop()
+            peer.close()
+            peer.socket = await asyncio.to_thread(wrapped)
+            assert await asyncio.to_thread(is_served, peer)
+            for one in (*there, *later):
                 one.close()
 
     asyncio.run(scenario())

@@ -1,11 +1,14 @@
 """Certificates of authorities that tests make, as files, and TLS without sockets."""
 
 import ssl
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 PASSED = datetime(2020, 1, 1, tzinfo=UTC)
 HERE = ("127.0.0.1", "localhost")
@@ -45,6 +48,24 @@ class Authority:
         pair.key.touch(0o600)
         pair.key.write_bytes(made.private_key_pem.bytes())
         return pair
+
+    def revoke(self, pair: Pair) -> None:
+        """Adds a list with this certificate to the file of the authority."""
+        key = serialization.load_pem_private_key(self._ca.private_key_pem.bytes(), None)
+        issuer = x509.load_pem_x509_certificate(self._ca.cert_pem.bytes())
+        revoked = x509.load_pem_x509_certificate(pair.cert.read_bytes())
+        now = datetime.now(UTC)
+        row = x509.RevokedCertificateBuilder().serial_number(revoked.serial_number)
+        made = (
+            x509.CertificateRevocationListBuilder()
+            .issuer_name(issuer.subject)
+            .last_update(now - timedelta(days=1))
+            .next_update(now + timedelta(days=1))
+            .add_revoked_certificate(row.revocation_date(now).build())
+            .sign(cast(ec.EllipticCurvePrivateKey, key), hashes.SHA256())
+        )
+        with self.trust.open("ab") as file:
+            file.write(made.public_bytes(serialization.Encoding.PEM))
 
     def client(self, pair: Pair | None = None) -> ssl.SSLContext:
         """The context of a client that trusts this authority and may show a certificate."""

@@ -2,6 +2,7 @@
 
 import re
 import socket
+import ssl
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -40,9 +41,19 @@ class LogFollower:
     """
 
     def __init__(
-        self, place: tuple[str, int], have: bytes = b"", begin: int = 0, reports: bool = True
+        self,
+        place: tuple[str, int],
+        have: bytes = b"",
+        begin: int = 0,
+        reports: bool = True,
+        *,
+        source: str = "",
+        tls: ssl.SSLContext | None = None,
     ) -> None:
+        """`source`: the address from which it connects."""
         self.place = place
+        self._source = source
+        self._tls = tls
         self.log = bytearray(have)
         self.begin = begin
         self.reports = reports
@@ -62,10 +73,19 @@ class LogFollower:
         return self.begin + len(self.log)
 
     def connect(self, first: int | None = None) -> None:
-        """Connects and reports where it is, or `first`."""
+        """Connects and reports where it is, or `first`. Who is refused at once is over."""
         self.is_over.clear()
-        self._socket = socket.create_connection(self.place, timeout=30)
-        self._socket.sendall(encode_report(self.end if first is None else first))
+        source = (self._source, 0) if self._source else None
+        connected = socket.create_connection(self.place, timeout=30, source_address=source)
+        try:
+            if self._tls is not None:
+                connected = self._tls.wrap_socket(connected, server_hostname="localhost")
+            connected.sendall(encode_report(self.end if first is None else first))
+        except OSError:
+            connected.close()
+            self.is_over.set()
+            return
+        self._socket = connected
         self._thread = threading.Thread(target=self._follow, args=(self._socket,), daemon=True)
         self._thread.start()
 

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keelog.replication.followers import connection as connections
+from keelog.replication.followers.allowed import FollowerPeers
 from keelog.replication.followers.book import AheadBefore, ElectedRule, FollowerBook
 from keelog.replication.followers.connection import FollowerConnection, FollowerGone, Gone, Peer
 from node.access.tls_settings import ClientAuth, load_tls, server_tls
 from node.runtime import disk, process, run_files, state_page, wakeup
-from node.runtime.addresses import AllowedPeers, open_port, parse_listen
+from node.runtime.addresses import open_port, parse_listen
 from node.runtime.event_log import fields
 from node.runtime.settings import Settings
 from node.runtime.store_paths import check_held
@@ -66,7 +67,7 @@ class FollowerServer:
         self._pace = connections.FollowerPace(
             settings.ha_send_heartbeat_interval / 1000, settings.ha_housekeeping_interval / 1000
         )
-        self._allowed = AllowedPeers(settings.ha_allowed_peers)
+        self._peers = FollowerPeers(settings.ha_allowed_peers)
         self._allowed_text = settings.ha_allowed_peers
         self._log = connections.FlushedLog(root)
         controller_id = settings.controller_id
@@ -82,6 +83,9 @@ class FollowerServer:
         for fd in (listener.fileno(), self._wakeup.watched):
             self._epoll.register(fd, select.EPOLLIN)
         self._tls = tls
+        self._trust_changes = 0
+        self._certified: set[int] = set()
+        """The connections that may follow by their certificates; others by their addresses."""
         self._newcomers: Newcomers | None = None
         if tls is not None:
             # Only here: OpenSSL costs a start 50 ms.
@@ -175,6 +179,23 @@ class FollowerServer:
         self._log.look_for_page()
         if self._tls is not None:
             self._tls.look(now)
+        self._look_who_may(now)
+
+    def _look_who_may(self, now: float) -> None:
+        """Ends the connections of those who were allowed to follow, and may be no more. A
+        certificate is looked at when its owner connects: all of those have to come again."""
+        trust_changes = 0 if self._tls is None else self._tls.trust_changes
+        if trust_changes != self._trust_changes:
+            self._trust_changes = trust_changes
+            why = "other certificates are trusted now; with one of these it may come again"
+            for fd in list(self._certified):
+                self._end(self._connections[fd], FollowerGone(Gone.NOT_ALLOWED, why))
+        if self._peers.look(now):
+            for fd, connection in list(self._connections.items()):
+                host = connection.host.strip("[]")
+                if fd not in self._certified and not self._peers.allow(host):
+                    why = f"ha_allowed_peers names {connection.host} no more"
+                    self._end(connection, FollowerGone(Gone.NOT_ALLOWED, why))
 
     def _look(self, now: float) -> None:
         """Takes in how far the log is; after a new epoch nobody may have what was cut."""
@@ -208,7 +229,7 @@ class FollowerServer:
             host = host.removeprefix("::ffff:")  # IPv4, at a socket for both kinds
         peer = Peer(host, port)
         if self._newcomers is None:
-            why = "" if self._allowed.allow(host) else f"ha_allowed_peers does not name {host}"
+            why = "" if self._peers.allow(host) else f"ha_allowed_peers does not name {host}"
             self._begin(connected, peer, now, why)
         elif (ended := self._newcomers.come(connected, peer, now)) is not None:
             self._begin_known(ended, now)
@@ -221,9 +242,12 @@ class FollowerServer:
         if known.connected.fileno() < 0:
             log.info("a follower went at once", extra=fields(follower=known.peer, why=known.why))
             return
-        is_named = self._allowed.allow(known.peer.host)
+        is_named = self._peers.allow(known.peer.host)
         why = refusal(known, self._tls.mode, self._allowed_text, is_named)
+        fd = known.connected.fileno()
         self._begin(known.connected, known.peer, now, why, known.is_encrypted)
+        if known.is_certified and fd in self._connections:
+            self._certified.add(fd)
 
     def _begin(
         self,
@@ -274,6 +298,7 @@ class FollowerServer:
     def _end(self, connection: FollowerConnection, gone: FollowerGone) -> None:
         del self._connections[connection.fd]
         self._blocked.discard(connection.fd)
+        self._certified.discard(connection.fd)
         self._epoll.unregister(connection.fd)
         self._book.went(connection, gone, time.monotonic())
         if connection.sent and self._rule is None:

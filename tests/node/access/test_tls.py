@@ -110,6 +110,36 @@ def test_who_must_show_a_certificate_shows_one_of_the_authority(
             )
 
 
+def test_a_certificate_that_a_list_of_revoked_ones_names_is_refused_and_no_other(
+    authority: Authority, pair: Pair
+) -> None:
+    gone, stays = authority.pair("gone"), authority.pair("stays")
+    authority.revoke(gone)
+    ours = port(pair, f"tls_server_trust_cert_path={authority.trust}", auth=ClientAuth.REQUIRE)
+    shake_hands(ours, authority.client(stays))
+    with pytest.raises(ssl.SSLError, match="certificate revoked"):
+        shake_hands(ours, authority.client(gone))
+
+
+def test_it_is_counted_when_others_are_trusted_and_not_when_the_pair_is_a_new_one(
+    authority: Authority, pair: Pair, tmp_path: Path
+) -> None:
+    trust = f"tls_server_trust_cert_path={authority.trust}"
+    server = ServerTls(load_settings([*pair.server, trust]))
+    authority.pair("server")
+    note_hangup()
+    server.look(0.0)
+    assert server.trust_changes == 0
+    authority.revoke(authority.pair("gone"))
+    note_hangup()
+    server.look(0.0)
+    assert server.trust_changes == 1
+    authority.trust.write_text("nobody")
+    note_hangup()
+    server.look(0.0)
+    assert (server.trust_changes, bool(server.trouble)) == (1, True)
+
+
 def test_the_node_verifies_where_it_connects(authority: Authority, tmp_path: Path) -> None:
     server, trust = authority.pair("s", "10.0.0.1"), f"tls_client_trust_cert_path={authority.trust}"
     (tmp_path / "other").mkdir()

@@ -1,16 +1,23 @@
 import com.alibaba.fastjson2.JSONObject;
 
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.remoting.RPCHook;
 import org.apache.rocketmq.remoting.exception.RemotingException;
 import org.apache.rocketmq.remoting.protocol.ResponseCode;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.HashMap;
+import java.util.List;
 import java.util.Map;
 
 /** The broker that a client process talks to: its admin calls, and one producer for each name server instance. */
@@ -28,6 +35,16 @@ final class Broker {
 
     Broker(String nameServer) {
         this.nameServer = nameServer;
+    }
+
+    /** Signs what a client sends; null without a login. The first line of the file is the user, the second the password. */
+    static RPCHook hook() throws IOException {
+        String file = System.getProperty("rival.login");
+        if (file == null) {
+            return null;
+        }
+        List<String> lines = Files.readAllLines(Path.of(file));
+        return new AclClientRPCHook(new SessionCredentials(lines.get(0), lines.get(1)));
     }
 
     /** A client that knows the name server; one of another instance has connections of its own. */
@@ -79,11 +96,11 @@ final class Broker {
         }
     }
 
-    DefaultMQProducer producer(JSONObject command) throws MQClientException {
+    DefaultMQProducer producer(JSONObject command) throws MQClientException, IOException {
         boolean gathers = command.getBooleanValue("auto_batch");
         DefaultMQProducer known = producers.get(gathers);
         if (known == null) {
-            known = known(new DefaultMQProducer("load" + (gathers ? "-gathers" : "")), "load" + gathers);
+            known = known(new DefaultMQProducer("load" + (gathers ? "-gathers" : ""), hook()), "load" + gathers);
             known.setSendMsgTimeout(SEND_TIMEOUT_MS);
             known.setAutoBatch(gathers);
             known.start();
@@ -113,9 +130,9 @@ final class Broker {
         }
     }
 
-    private DefaultMQAdminExt admin() throws MQClientException {
+    private DefaultMQAdminExt admin() throws MQClientException, IOException {
         if (admin == null) {
-            admin = known(new DefaultMQAdminExt(SEND_TIMEOUT_MS), "admin");
+            admin = known(new DefaultMQAdminExt(hook(), SEND_TIMEOUT_MS), "admin");
             admin.start();
         }
         return admin;

@@ -48,7 +48,7 @@ final class EndToEnd {
         if (known != null) {
             return;
         }
-        consumer = broker.known(new DefaultMQPushConsumer("follow-" + topic), "follow-" + topic);
+        consumer = broker.known(new DefaultMQPushConsumer("follow-" + topic, Broker.hook()), "follow-" + topic);
         consumer.subscribe(topic, "*");
         consumer.setPullBatchSize(32);
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {

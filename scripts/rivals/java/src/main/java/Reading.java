@@ -35,7 +35,7 @@ final class Reading {
     /** A topic from its start to its end by raw pulls, as many queues at once as there are threads. */
     static void drain(Broker broker, JSONObject command, JSONObject answer) throws Exception {
         if (puller == null) {
-            puller = broker.known(new DefaultMQPullConsumer("drain"), "drain");
+            puller = broker.known(new DefaultMQPullConsumer("drain", Broker.hook()), "drain");
             puller.start();
         }
         int atMost = command.getIntValue("pull", 1024);
@@ -82,7 +82,7 @@ final class Reading {
         AtomicLong firstAt = new AtomicLong();
         AtomicLong lastAt = new AtomicLong();
         CountDownLatch all = new CountDownLatch(1);
-        DefaultMQPushConsumer consumer = broker.known(new DefaultMQPushConsumer(group), group);
+        DefaultMQPushConsumer consumer = broker.known(new DefaultMQPushConsumer(group, Broker.hook()), group);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setPullBatchSize(pull);
         consumer.setConsumeMessageBatchMaxSize(Math.min(pull, 1024));

@@ -1,0 +1,1 @@
+"""Access control of a node, looked at from outside: strangers, revoked users, and what it costs."""
