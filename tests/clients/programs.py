@@ -25,6 +25,8 @@ class Program(NamedTuple):
 
     scenario: Sequence[str]
     member: Sequence[str] = ()
+    watched: Sequence[str] = ()
+    """A producer and a consumer that say what they are told, of Java alone."""
 
 
 class Client(NamedTuple):
@@ -98,7 +100,7 @@ def _maven(builds: Path, folder: str, source: str, *options: str) -> Sequence[st
 def _java(version: str) -> Callable[[Path], Program]:
     def build(builds: Path) -> Program:
         java = _maven(builds, f"java-{version}", "java", f"-Dclient.version={version}")
-        return Program((*java, "Scenario"), (*java, "Member"))
+        return Program((*java, "Scenario"), (*java, "Member"), (*java, "Watched"))
 
     return build
 

@@ -1,23 +1,24 @@
-"""RocketMQ's Java client over TLS: its scenario ends as at a broker without it."""
+"""RocketMQ's Java and Go clients by TLS, and RocketMQ's own tests of it, at a node."""
 
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from tests.clients.programs import BUILD_S, CLIENTS
+from scripts.rivals.rocketmq import class_path, missing
+from tests.clients.programs import BUILD_S, CLIENTS, RUN_S, go_by_tls, run_scenario
+from tests.clients.rocketmq_tests import PROJECT, Servers, compare, run_classes
+from tests.clients.sides import BROKER, CLUSTER, Side, running_broker, running_node
 from tests.support.certificates import Authority, Pair
 from tests.support.node import RunningNode
 from tests.support.remoting import REMOTING, remoting_place
 
-RUN_S = 300
-JAVA = CLIENTS["java-5.5.0"]
-pytestmark = [
-    pytest.mark.clients,
-    pytest.mark.timeout(RUN_S + BUILD_S),
-    pytest.mark.skipif(bool(JAVA.missing()), reason=JAVA.missing()),
-]
+JAVA, GO = CLIENTS["java-5.5.0"], CLIENTS["go-2.1.2"]
+THEIR_TESTS = ("tls.TlsIT", "tls.TlsMixIT", "tls.TlsMix2IT")
+pytestmark = [pytest.mark.access, pytest.mark.timeout(RUN_S + BUILD_S)]
+needs_java = pytest.mark.skipif(bool(missing()), reason=missing())
 LIKE_A_BROKER = "recall_message_enable=true", "transaction_check_interval=1000"
 
 
@@ -45,6 +46,7 @@ def properties(folder: Path, trust: Path, own: Pair | None) -> str:
     return f"-Dtls.config.file={file}"
 
 
+@needs_java
 @pytest.mark.parametrize("asks", ["none", "require"])
 def test_a_java_client_sees_by_tls_what_it_sees_without(
     tmp_path: Path, request: pytest.FixtureRequest, asks: str
@@ -76,3 +78,49 @@ def test_a_java_client_sees_by_tls_what_it_sees_without(
         else:
             # RocketMQ's test mode, its default, in which a client trusts anybody.
             assert run("test_mode").stdout == JAVA.transcript()
+
+
+@pytest.mark.skipif(bool(GO.missing()), reason=GO.missing())
+@pytest.mark.parametrize("mode", ["enforcing", "disabled"])
+def test_a_go_client_with_tls_sees_what_it_sees_without_and_nothing_where_there_is_none(
+    tmp_path: Path, request: pytest.FixtureRequest, mode: str
+) -> None:
+    program = go_by_tls(request.config.cache.mkdir("clients"))
+    settings = [REMOTING, *Authority(tmp_path).pair("server").server, *LIKE_A_BROKER]
+    settings += [f"tls_server_mode={mode}"]
+    with RunningNode(tmp_path / "store", settings, queue_workers=1, readers=1) as node:
+        place = "{}:{}".format(*remoting_place(node.stderr))
+        done = run_scenario(program.scenario, place, "go_by_tls", tmp_path)
+        if mode == "disabled":
+            assert (done.stdout, done.returncode) == ("", 2), done.stderr[-4000:]
+            return
+        assert (done.stdout, done.returncode) == (GO.transcript(), 0), done.stderr[-4000:]
+        plain = GO.build(request.config.cache.mkdir("clients"))
+        assert run_scenario(plain.scenario, place, "go_plain", tmp_path).returncode == 2
+
+
+@pytest.fixture
+def permissive(tmp_path: Path) -> Iterator[tuple[Servers, Servers]]:
+    """A broker with its name server, which serve by TLS and plainly by default, and a node which is
+    told so."""
+    settings = (*Authority(tmp_path).pair("server").server, "tls_server_mode=permissive")
+    with (
+        running_broker(tmp_path / "rocketmq") as broker,
+        running_node(tmp_path / "store", settings=settings) as (node, _),
+    ):
+        yield _servers("RocketMQ", broker), _servers("Keelog", node)
+
+
+def _servers(name: str, side: Side) -> Servers:
+    return Servers(name, side.name_server, CLUSTER, BROKER)
+
+
+@needs_java
+def test_rocketmqs_own_tests_of_tls_pass_at_a_node(
+    permissive: tuple[Servers, Servers], tmp_path: Path
+) -> None:
+    """Producer and consumer by TLS, and each of them while the other one is plain."""
+    found = run_classes(THEIR_TESTS, permissive, class_path(PROJECT), tmp_path / "tests", 1)
+    compared = list(compare(*(found[one.side] for one in permissive)))
+    assert len(compared) == len(THEIR_TESTS)
+    assert all(one.passed for one in compared), compared
