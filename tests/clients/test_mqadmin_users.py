@@ -61,7 +61,7 @@ def test_the_commands_for_users_and_lists_print_what_they_print_at_a_broker(tmp_
     assert not (said := unexpected(runs, DIFFERENCES)), said
     assert len({one.case.command for one in runs}) == 12
     said = " ".join(line for one in runs for line in one.ours)
-    for part in ("joe secret13 Super enable", "User:joe Custom Topic:Orders [Sub] null Allow"):
+    for part in ("joe secret13 Normal enable", "User:joe Custom Topic:Orders [Sub] null Allow"):
         assert part in said, "tools have printed something"
 
 

@@ -202,9 +202,7 @@ OF_TOOLS = (
         "a figure", Code.VIEW_BROKER_STATS_DATA, {"statsName": "TOPIC_PUT_NUMS", "statsKey": TOPIC},
         b"", "statsName",
     ),
-    AskedRequest(
-        "progress of all", Code.GET_BROKER_CONSUME_STATS, {"isOrder": False}, b"", "isOrder"
-    ),
+    AskedRequest("progress of all", Code.GET_BROKER_CONSUME_STATS, {"isOrder": False}),
     AskedRequest("all topics", Code.GET_ALL_TOPIC_CONFIG),
     AskedRequest("all groups", Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG),
     AskedRequest("all offsets", Code.GET_ALL_CONSUMER_OFFSET),

@@ -113,10 +113,10 @@ def _answer(peer: RemotingPeer, request: AskedRequest) -> Answer:
 @pytest.fixture(scope="module")
 def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sides]:
     folder: Path = tmp_path_factory.mktemp("sides")
-    more = {"enablePropertyFilter": "true"}
+    more = {"enablePropertyFilter": "true", "recallMessageEnable": "true"}
     with (
         broker_with_users(folder / "rocketmq", more=more) as broker,
-        node_with_users(folder / "store") as (node, _),
+        node_with_users(folder / "store", ["recall_message_enable=true"]) as (node, _),
     ):
         for login in (broker, node):
             login.create_topic(TOPIC, 1)
