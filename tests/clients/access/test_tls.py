@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives import serialization
 
 from scripts.rivals.rocketmq import class_path, missing
 from tests.clients.programs import BUILD_S, CLIENTS, RUN_S, go_by_tls, run_scenario
-from tests.clients.rocketmq_tests import PROJECT, Servers, compare, run_classes
+from tests.clients.rocketmq_tests import PASSED, PROJECT, Servers, compare, run_classes
 from tests.clients.sides import BROKER, CLUSTER, Side, running_broker, running_node
 from tests.support.certificates import Authority, Pair
 from tests.support.node import RunningNode
@@ -124,3 +124,18 @@ def test_rocketmqs_own_tests_of_tls_pass_at_a_node(
     compared = list(compare(*(found[one.side] for one in permissive)))
     assert len(compared) == len(THEIR_TESTS)
     assert all(one.passed for one in compared), compared
+
+
+@needs_java
+def test_rocketmqs_test_of_tls_passes_where_nobody_is_served_plainly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client of RocketMQ that cannot make TLS goes on without it, which a permissive node does
+    not show."""
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", "-Dtls.enable=true")  # the tools that make its topic
+    settings = (*Authority(tmp_path).pair("server").server, "tls_server_mode=enforcing")
+    with running_node(tmp_path / "store", settings=settings) as (side, _):
+        servers = [_servers("Keelog", side)]
+        found = run_classes(THEIR_TESTS[:1], servers, class_path(PROJECT), tmp_path / "tests", 1)
+    outcomes = [one.outcome for one in found["Keelog"][THEIR_TESTS[0]].values()]
+    assert outcomes == [PASSED]
