@@ -18,11 +18,12 @@ NODES_S := 900
 SPARK_S := 1200
 SOAK_S := 14400
 CLIENTS_S := 1800
+ACCESS_S := 1200
 CLUSTER_S := 1200
 DEPLOY_S := 1800
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo lint test unmarked check nodes interop clients cluster deploy crash faults spark soak clean
+.PHONY: help setup demo lint test unmarked check nodes interop clients access cluster deploy crash faults spark soak clean
 
 help: ## prints this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,10 +64,10 @@ test: setup ## format, lint, types and all tests but those of the targets below
 
 # One more than elsewhere: here are most of those that wait.
 unmarked: setup
-	$(PYTEST) -n 4 -m 'not nodes and not crash and not faults and not spark_long and not soak and not interop and not clients and not cluster and not deploy'
+	$(PYTEST) -n 4 -m 'not nodes and not crash and not faults and not spark_long and not soak and not interop and not clients and not access and not cluster and not deploy'
 
 check: lint ## the same without marked tests: seconds
-	$(PYTEST) -m 'not process and not nodes and not crash and not faults and not spark and not spark_long and not soak and not interop and not clients and not cluster and not deploy'
+	$(PYTEST) -m 'not process and not nodes and not crash and not faults and not spark and not spark_long and not soak and not interop and not clients and not access and not cluster and not deploy'
 
 # A test that is marked crash or faults as well runs there.
 nodes: setup ## nodes that are killed, starved, filled, restarted, copied: a quarter of an hour at most
@@ -79,6 +80,9 @@ interop: setup ## compares with RocketMQ's own store (needs java and mvn)
 # One at a time: the tests share builds, and both brokers run beside the clients.
 clients: setup ## RocketMQ's clients and its own tests at a node and at a broker: half an hour at most
 	timeout $(CLIENTS_S) $(BIN)/python -m pytest -q -rs --durations=12 -m clients tests/clients
+
+access: setup ## RocketMQ's clients and tools with users and TLS, at both: twenty minutes at most
+	timeout $(ACCESS_S) $(BIN)/python -m pytest -q -rs --durations=12 -m access tests/clients
 
 # The first line builds the Java program, so that several tests at a time find it built. Its JVMs
 # live for seconds: what the second compiler makes of them would cost more than it gains.

@@ -42,7 +42,7 @@ RESOURCE_CHARS_MAX = 300
 """Of a name in a refusal."""
 SIGHTS_MAX = 100_000
 """Users' sights of topics that are remembered; then all are forgotten."""
-NO_LOGIN = "Authentication failed. Please verify the credentials and try again."
+NO_LOGIN = "username cannot be null."
 NOT_PROVED = "check signature failed."
 OF_USERS = range(RequestCode.AUTH_CREATE_USER, RequestCode.AUTH_LIST_ACL + 1)
 """Codes about users: the rights to them count even where no others do."""

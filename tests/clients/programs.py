@@ -4,15 +4,20 @@ A program is built again when its manifest, its lock file or its source has chan
 """
 
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 HERE = Path(__file__).parent
 BUILD_S = 600
+RUN_S = 300
+_DIRECT = {"OMS_RMQ_DIRECT_NAME_SRV": "true"}
+"""RocketMQ's OpenMessaging takes the address that it is given only then."""
 
 
 class Program(NamedTuple):
@@ -20,6 +25,8 @@ class Program(NamedTuple):
 
     scenario: Sequence[str]
     member: Sequence[str] = ()
+    watched: Sequence[str] = ()
+    """A producer and a consumer that say what they are told, of Java alone."""
 
 
 class Client(NamedTuple):
@@ -40,6 +47,21 @@ class Client(NamedTuple):
     def transcript(self) -> str:
         """What its scenario prints at any broker."""
         return (HERE / self.source / "transcript.txt").read_text()
+
+
+def run_scenario(
+    scenario: Sequence[str],
+    name_server: str,
+    topic: str,
+    home: Path,
+    more: Mapping[str, str] = MappingProxyType({}),
+) -> subprocess.CompletedProcess[str]:
+    """Runs a scenario to its end. Clients leave their logs in `home`. `more`: of its environment;
+    CREDENTIALS_FILE names a file with a user and a secret."""
+    return subprocess.run(
+        [*scenario, name_server, topic], cwd=home, capture_output=True, text=True, timeout=RUN_S,
+        check=False, env={**os.environ, **_DIRECT, "HOME": str(home), **more},
+    )  # fmt: skip
 
 
 def _digest(source: Path, commands: Sequence[Sequence[str]]) -> str:
@@ -78,7 +100,7 @@ def _maven(builds: Path, folder: str, source: str, *options: str) -> Sequence[st
 def _java(version: str) -> Callable[[Path], Program]:
     def build(builds: Path) -> Program:
         java = _maven(builds, f"java-{version}", "java", f"-Dclient.version={version}")
-        return Program((*java, "Scenario"), (*java, "Member"))
+        return Program((*java, "Scenario"), (*java, "Member"), (*java, "Watched"))
 
     return build
 
@@ -99,6 +121,13 @@ def _go(builds: Path) -> Program:
     folder = _built(builds / "go", "go", (("go", "build", "-o", "program", "."),))
     program = str(folder / "program")
     return Program((program, "scenario"), (program, "member"))
+
+
+def go_by_tls(builds: Path) -> Program:
+    """The client of tls.mod, newer than the last release, which has no TLS."""
+    command = ("go", "build", "-tags", "tls", "-modfile", "tls.mod", "-o", "program", ".")
+    folder = _built(builds / "go-tls", "go", (command,))
+    return Program((str(folder / "program"), "scenario"))
 
 
 def _nodejs(builds: Path) -> Program:

@@ -1,6 +1,6 @@
 """The two sides that a client is tried at: RocketMQ's broker with a name server, and a node."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -37,13 +37,8 @@ class Side(NamedTuple):
 
     def create_topic(self, name: str, queues: int) -> None:
         """Makes a topic, as `mqadmin updateTopic` does; its route is known afterwards."""
-        wanted = {
-            "topic": name, "defaultTopic": "TBW102", "readQueueNums": queues,
-            "writeQueueNums": queues, "perm": 6, "topicFilterType": "SINGLE_TAG",
-            "topicSysFlag": 0, "order": False,
-        }  # fmt: skip
         with closing(RemotingPeer(place_of(self.broker))) as peer:
-            made = peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, wanted)
+            made = peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields(name, queues))
             assert made.code == ResponseCode.SUCCESS, made.header.remark
         self.await_route(name)
 
@@ -56,6 +51,14 @@ class Side(NamedTuple):
             return found.code == ResponseCode.SUCCESS
 
         wait_until(is_known, f"no route for {topic}")
+
+
+def topic_fields(name: str, queues: int) -> dict[str, object]:
+    """Of the request that makes a topic (17)."""
+    return {
+        "topic": name, "defaultTopic": "TBW102", "readQueueNums": queues, "writeQueueNums": queues,
+        "perm": 6, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": False,
+    }  # fmt: skip
 
 
 def place_of(address: str) -> tuple[str, int]:
@@ -92,14 +95,17 @@ def running_broker(
 
 @contextmanager
 def running_node(
-    root: Path, remoting: str = REMOTING, more: Mapping[str, object] = MappingProxyType({})
+    root: Path,
+    remoting: str = REMOTING,
+    more: Mapping[str, object] = MappingProxyType({}),
+    settings: Sequence[str] = (),
 ) -> Iterator[tuple[Side, RunningNode]]:
-    """A node, which is its own name server. `more`: RocketMQ's settings."""
-    settings = (
-        remoting, *(f"store.{name}={value}" for name, value in more.items()),
+    """A node, which is its own name server. `more`: RocketMQ's settings; `settings`: others."""
+    pairs = (
+        remoting, *settings, *(f"store.{name}={value}" for name, value in more.items()),
         f"broker.broker_cluster_name={CLUSTER}", f"broker.broker_name={BROKER}",
         f"message_delay_level={DELAY_LEVELS}",
     )  # fmt: skip
-    with RunningNode(root, settings, queue_workers=1, readers=1) as node:
+    with RunningNode(root, pairs, queue_workers=1, readers=1) as node:
         host, port = remoting_place(node.stderr)
         yield Side(f"{host}:{port}", f"{host}:{port}"), node

@@ -1,7 +1,5 @@
 """RocketMQ's clients, unmodified: what each sees at a node is what it sees at RocketMQ's broker."""
 
-import os
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -10,13 +8,10 @@ from pathlib import Path
 import pytest
 
 from scripts.rivals.rocketmq import missing
-from tests.clients.programs import BUILD_S, CLIENTS
+from tests.clients.programs import BUILD_S, CLIENTS, RUN_S, run_scenario
 from tests.clients.sides import Side, running_broker, running_node
 
-RUN_S = 300
 QUEUES = 4
-DIRECT = {"OMS_RMQ_DIRECT_NAME_SRV": "true"}
-"""RocketMQ's OpenMessaging takes the address that it is given only then."""
 pytestmark = [
     pytest.mark.clients,
     pytest.mark.timeout(RUN_S + BUILD_S),
@@ -35,10 +30,7 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Sid
 
 def transcript(program: Sequence[str], side: Side, topic: str, home: Path) -> str:
     """What a scenario prints at one side. Clients leave their logs in `home`."""
-    done = subprocess.run(
-        [*program, side.name_server, topic], cwd=home, capture_output=True, text=True,
-        timeout=RUN_S, check=False, env={**os.environ, **DIRECT, "HOME": str(home)},
-    )  # fmt: skip
+    done = run_scenario(program, side.name_server, topic, home)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-4000:]}"
     return done.stdout
 

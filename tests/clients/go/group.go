@@ -35,12 +35,7 @@ func newGroup(address, name, topic, expression string, failsFirst bool) *group {
 }
 
 func (g *group) join(member string) rocketmq.PushConsumer {
-	here, err := rocketmq.NewPushConsumer(
-		consumer.WithNsResolver(primitive.NewPassthroughResolver([]string{g.address})),
-		consumer.WithGroupName(g.name),
-		consumer.WithInstance(member),
-		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset),
-	)
+	here, err := rocketmq.NewPushConsumer(consumerAt(g.address, g.name, consumer.WithInstance(member))...)
 	check(err)
 	take := func(_ context.Context, messages ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
 		if g.take(member, messages) && g.failsFirst {

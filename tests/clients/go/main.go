@@ -41,11 +41,7 @@ func until(holds func() bool) bool {
 }
 
 func member(address, topic, group string) {
-	here, err := rocketmq.NewPushConsumer(
-		consumer.WithNsResolver(primitive.NewPassthroughResolver([]string{address})),
-		consumer.WithGroupName(group),
-		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset),
-	)
+	here, err := rocketmq.NewPushConsumer(consumerAt(address, group)...)
 	check(err)
 	take := func(_ context.Context, messages ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
 		for _, message := range messages {

@@ -223,11 +223,7 @@ func (r *run) retry() {
 
 func scenario(address, topic string) {
 	sender, err := rocketmq.NewProducer(
-		producer.WithNsResolver(primitive.NewPassthroughResolver([]string{address})),
-		producer.WithGroupName("producers-"+topic),
-		producer.WithInstanceName("sender"),
-		producer.WithRetry(2),
-	)
+		producerAt(address, "producers-"+topic, producer.WithInstanceName("sender"), producer.WithRetry(2))...)
 	check(err)
 	check(sender.Start())
 	r := &run{address: address, topic: topic, producer: sender}

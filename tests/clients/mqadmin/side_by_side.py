@@ -69,6 +69,15 @@ DIFFERENCES: Mapping[str, str] = {
     "setConsumeMode -b {broker} -t {topic} -g {group} -m POP -q 1": (
         "that it is refused: POP is not offered"
     ),
+    "createUser -b {broker} -u short -p 1234567": (
+        "that it is refused: a password has 8 characters or more"
+    ),
+    "createAcl -b {broker} -s User:joe -r Topic -a Pub -d Allow": (
+        "that it is refused: a topic without a name is none"
+    ),
+    "createAcl -b {broker} -s User:joe -r Topic:a -a Pub,Fly -d Allow": (
+        "that it is refused: a broker drops words that are no actions"
+    ),
     "remappingStaticTopic -t Fixed -c {cluster}": (
         "that there is no such topic: static topics are not offered"
     ),

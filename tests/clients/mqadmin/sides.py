@@ -46,11 +46,20 @@ BROKER_SETTINGS: Mapping[str, object] = {
 class AdminTool(Jvm):
     """RocketMQ's admin tools in a warm process."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, options: Sequence[str] = ()) -> None:
+        """`options`: of its Java."""
         # So that a command cannot end the process.
         may_exit = "-Djava.security.manager=allow"
         home_of_logs = f"-Drocketmq.home.dir={home}"
-        command = [*TOOL_HEAP, may_exit, home_of_logs, "-cp", class_path(TOOLS), "AdminTool"]
+        command = [
+            *TOOL_HEAP,
+            *options,
+            may_exit,
+            home_of_logs,
+            "-cp",
+            class_path(TOOLS),
+            "AdminTool",
+        ]
         super().__init__("mqadmin", home, command, talks=True, folder=home)
         self.hear()
 

@@ -4,6 +4,7 @@
 // what is the same at any broker. Arguments: name server, topic. The client has no one-way sends and no
 // batches, and no choice of a queue.
 
+const fs = require('fs');
 const { Consumer, Message, Producer } = require('ali-ons');
 
 const [address, topic] = process.argv.slice(2);
@@ -18,11 +19,18 @@ const TAGS = ['red', 'green', 'blue'];
 const RED_OR_BLUE = (COUNT * 2) / TAGS.length;
 const silent = { debug() {}, info() {}, warn() {}, error() {}, log() {} };
 // The client asks for an HTTP client even where it needs none: the name server is given.
-const shared = { nameSrv: address, httpclient: { request() {} }, logger: silent };
+const shared = { nameSrv: address, httpclient: { request() {} }, logger: silent, ...login() };
 let producer;
 let rounds = 0;
 
 const fact = (name, value) => process.stdout.write(`${name}=${value}\n`);
+/** Whose requests they are: the file that CREDENTIALS_FILE names has a user and a secret, a line each. */
+function login() {
+  if (!process.env.CREDENTIALS_FILE) return {};
+  const [accessKey, secretKey] = fs.readFileSync(process.env.CREDENTIALS_FILE, 'utf8').split('\n');
+  return { accessKey, secretKey };
+}
+
 const sleep = ms => new Promise(resolve => setTimeout(resolve, ms));
 const sorted = values => [...new Set(values)].sort();
 

@@ -4,10 +4,12 @@ Sends of all kinds, a group of two members, tags, retries, a restart. Prints wha
 broker: name=value. Arguments: name server, topic.
 """
 
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from rocketmq.client import Message, Producer, PushConsumer, RecvMessage
@@ -33,6 +35,14 @@ def subscribe(
     consumer.subscribe(topic, callback, expression)
     consumer._unregister_callback()
     consumer._register_callback(lambda _, message: int(callback(RecvMessage(message))))
+
+
+def log_in(client: Any) -> None:
+    """The file that CREDENTIALS_FILE names has a user and a secret, a line each: their requests are
+    signed with them."""
+    if file := os.environ.get("CREDENTIALS_FILE"):
+        user, secret = Path(file).read_text().splitlines()
+        client.set_session_credentials(user, secret, "ALIYUN")
 
 
 class Got(NamedTuple):
@@ -80,6 +90,7 @@ class Group:
         """Starts a member."""
         consumer = PushConsumer(self._name)
         consumer.set_namesrv_addr(self._run.address)
+        log_in(consumer)
         consumer.set_instance_name(member)
         subscribe(
             consumer,
@@ -123,6 +134,7 @@ class Scenario:
         self._rounds = 0
         self._producer = Producer(f"producers-{topic}")
         self._producer.set_namesrv_addr(address)
+        log_in(self._producer)
         self._producer.start()
 
     def _message(self, name: str, tag: str, body: str = "") -> Any:

@@ -5,6 +5,7 @@ import java.util.concurrent.CopyOnWriteArrayList;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
@@ -32,7 +33,7 @@ final class Group {
     }
 
     DefaultMQPushConsumer join(String member) throws MQClientException {
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(name);
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(name, Login.hook(), new AllocateMessageQueueAveragely());
         consumer.setNamesrvAddr(address);
         consumer.setInstanceName(member);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);

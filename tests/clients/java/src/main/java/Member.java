@@ -1,6 +1,7 @@
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 
 /**
@@ -9,7 +10,7 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
  */
 public final class Member {
     public static void main(String[] arguments) throws Exception {
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(arguments[2]);
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(arguments[2], Login.hook(), new AllocateMessageQueueAveragely());
         consumer.setNamesrvAddr(arguments[0]);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(arguments[1], "*");

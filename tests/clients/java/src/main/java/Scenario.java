@@ -189,7 +189,7 @@ public final class Scenario {
     public static void main(String[] arguments) throws Exception {
         address = arguments[0];
         topic = arguments[1];
-        producer = new DefaultMQProducer("producers-" + topic);
+        producer = new DefaultMQProducer("producers-" + topic, Login.hook());
         producer.setNamesrvAddr(address);
         // For a machine that has much else to do.
         producer.setSendMsgTimeout(REQUEST_MS);
