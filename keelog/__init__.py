@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from keelog.client.consumer.consumer import Consumer
     from keelog.client.consumer.options import ConsumerOptions
     from keelog.client.consumer.queues import GroupMessage
+    from keelog.client.credentials import credentials_of
     from keelog.client.groups import GroupInfo, GroupMemberInfo, GroupQueue
     from keelog.client.messages import Message, MessageOptions, OutgoingMessage
     from keelog.client.options import (
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
     from keelog.client.subscription import Follower, TailOptions
     from keelog.client.transport.exchange import Retry
     from keelog.client.transport.routes import Routes
+    from protocol.access.credentials import Credentials
     from protocol.errors import (
         BadRequest,
         BodyUnreadable,
@@ -115,17 +117,17 @@ if TYPE_CHECKING:
 __all__ = [
     "BadRequest", "BatchOptions", "BatchReceipt", "BodyUnreadable", "BusyError", "Client",
     "ClientClosed", "CodecMissing", "Consumer", "ConsumerOptions", "CorruptError",
-    "CreateTopicOptions", "DiskStatus", "Failure", "FindOptions", "Follower", "ForkedClient",
-    "FoundDamage", "GetOptions", "GroupInfo", "GroupMemberInfo", "GroupMessage", "GroupQueue",
-    "Health", "HealthCheck", "Host", "IllegalMessage", "LogStatus", "Message", "MessageDamaged",
-    "MessageOptions", "MessageTooLarge", "MqError", "NodeBusy", "NodeStatus", "NotAllowed",
-    "NotConnected", "NotFound", "OffsetOutOfRange", "OutcomeUnknownError", "OutgoingMessage",
-    "ProcessStatus", "Producer", "ProducerOptions", "PropertiesTooLarge", "PullOptions",
-    "PullResult", "PurgeOptions", "QueueBegin", "QueueOffsets", "Receipt", "Record",
+    "CreateTopicOptions", "Credentials", "DiskStatus", "Failure", "FindOptions", "Follower",
+    "ForkedClient", "FoundDamage", "GetOptions", "GroupInfo", "GroupMemberInfo", "GroupMessage",
+    "GroupQueue", "Health", "HealthCheck", "Host", "IllegalMessage", "LogStatus", "Message",
+    "MessageDamaged", "MessageOptions", "MessageTooLarge", "MqError", "NodeBusy", "NodeStatus",
+    "NotAllowed", "NotConnected", "NotFound", "OffsetOutOfRange", "OutcomeUnknownError",
+    "OutgoingMessage", "ProcessStatus", "Producer", "ProducerOptions", "PropertiesTooLarge",
+    "PullOptions", "PullResult", "PurgeOptions", "QueueBegin", "QueueOffsets", "Receipt", "Record",
     "RecordColumns", "RecordHead", "RefusedError", "RequestTimeout", "Retry", "Routes",
     "SeekOptions", "SendManyError", "SendOptions", "SendTimeout", "ServiceNotAvailable",
     "StoreDamaged", "StoreMoved", "TailOptions", "TopicCreated", "TopicDeleted", "TopicInfo",
-    "TopicPurged", "TopicRemoved", "UnknownOperation", "UnknownTopic", "connect",
+    "TopicPurged", "TopicRemoved", "UnknownOperation", "UnknownTopic", "connect", "credentials_of",
 ]  # fmt: skip
 
 _HOMES = (
@@ -133,6 +135,7 @@ _HOMES = (
     "keelog.client.consumer.consumer",
     "keelog.client.consumer.queues",
     "keelog.client.consumer.options",
+    "keelog.client.credentials",
     "keelog.client.options",
     "keelog.client.send.record_batch",
     "keelog.client.transport.exchange",

@@ -21,7 +21,7 @@ import asyncio
 from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
 from keelog.client import groups, operations, results
 from keelog.client import options as kinds
@@ -45,6 +45,9 @@ from keelog.client.transport.exchange import Retry
 from keelog.client.transport.keys import PathText, client_keys
 from keelog.client.transport.routes import Routes
 
+if TYPE_CHECKING:
+    from protocol.access.credentials import Credentials
+
 T = TypeVar("T")
 __all__ = ["Client", "Consumer", "MessageStream", "Producer", "PullResults", "connect"]
 
@@ -57,10 +60,12 @@ def connect(
     read_from: str | None = None,
     key: PathText | None = None,
     server_key: PathText | None = None,
+    credentials: "Credentials | None" = None,
 ) -> "Client":
     """As `keelog.connect`: use it with `async with`, or await it. Until then nothing is reached,
     and nobody there is an error of the first call."""
-    return Client(ClientCore(url, timeout, retry, read_from, client_keys(key, server_key)))
+    keys = client_keys(key, server_key)
+    return Client(ClientCore(url, timeout, retry, read_from, keys, credentials))
 
 
 class Client(CoreOwner):

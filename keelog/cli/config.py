@@ -8,7 +8,7 @@ import dataclasses
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -17,8 +17,9 @@ from keelog.cli.failures import doing
 from keelog.cli.options import CliGroup, node_option, output_options, settings_given_options
 from keelog.cli.output import Output
 from node.runtime.settings import changed, snake_case
+from protocol.access.credentials import FIRST_USER_FORM, INNER_FORM, CredentialsForm
 from protocol.addresses import DEFAULT_NODE, with_scheme, without_credentials
-from protocol.errors import BadRequest, MqError
+from protocol.errors import BadRequest, MqError, NotAllowed
 from protocol.java_properties import java_properties
 
 OLD_NAMES = {
@@ -33,6 +34,9 @@ _NO_SERVERS = "name servers are those of namesrvAddr; a node registers every 30 
 _GROUPS = "a node with --remoting runs groups in its own way (docs/rocketmq-clients.md)"
 _TRANSACTIONS = "a node with --remoting has other settings for them (docs/settings.md)"
 _NO_USERS = "users are made with keelog user, lists with keelog acl (docs/security.md)"
+_NO_WHITELIST = "there are no codes without a login: give who sends them a user (docs/security.md)"
+_OWN_USERS = "a node has one way to look at users, and keeps them in keelog/auth (docs/security.md)"
+_V1_USERS = "keelog user import plain_acl.json (docs/security.md)"
 _TLS = (
     "keelog serve -X tls_config_file=/etc/rocketmq/tls.properties, and -X tls_enable=true for"
     " the node's own connections (docs/tls.md)"
@@ -53,6 +57,10 @@ REASONS: tuple[tuple[str, str], ...] = (
     (r".*[tT]ransaction.*", _TRANSACTIONS),
     (r".*(Subscription|[cC]onsumer|Group|[pP]op|[rR]ebalance).*", _GROUPS),
     (r".*(Tls|TLS|tls).*", _TLS),
+    (r"(authentication|authorization)Whitelist", _NO_WHITELIST),
+    (r"(authentication|authorization|stateful|user|acl).*"
+     r"(Provider|Strategy|Cache.*|Num|Second)", _OWN_USERS),
+    (r"migrateAuthFromV1Enabled", _V1_USERS),
     (r"acl.*|.*[aA]uth.*", _NO_USERS),
     (r".*(ThreadPoolNums?|ThreadNums?)|server.*Threads?", _THREADS),
     (r".*(Timer|timer|Schedule|schedule).*", _TIMERS),
@@ -64,6 +72,19 @@ REASONS: tuple[tuple[str, str], ...] = (
      "the page cache is left to the system"),
 )  # fmt: skip
 _OTHERWISE = "nothing here does what it says"
+
+
+_SECRETS: dict[str, tuple[str, str, CredentialsForm]] = {
+    "initAuthenticationUser": (
+        "init_authentication_user_file", "init_user.json", FIRST_USER_FORM,
+    ),
+    "innerClientAuthenticationCredentials": (
+        "inner_client_authentication_credentials_file", "inner_client.json", INNER_FORM,
+    ),
+}  # fmt: skip
+"""By property: the setting that names a file with its value, the file's name, and its form."""
+_LOGINS = ("authentication_enabled", "authorization_enabled")
+"""One of them is checked against the other."""
 
 
 @click.group("config", cls=CliGroup)
@@ -148,16 +169,27 @@ def init(commented: bool) -> None:
 @click.argument(
     "file", metavar="BROKER_CONF", type=click.Path(exists=True, dir_okay=False, path_type=Path)
 )
-def import_(file: Path) -> None:
+@click.option(
+    "--secrets", "folder", metavar="DIR",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Where files for secrets are made; else beside BROKER_CONF.",
+)  # fmt: skip
+def import_(file: Path, folder: Path | None) -> None:
     """Prints the settings of a RocketMQ broker's properties file as a settings file.
 
-    What has no counterpart here is listed on stderr, each with the reason.
+    What has no counterpart here is listed on stderr, each with the reason. Secrets go to files of
+    their own, for you alone: settings name these.
 
     Example: keelog config import broker.conf > keelog.toml
     """
     with doing(f"cannot import {file}"):
         # Properties are latin-1 with \\uXXXX; comments in other encodings do no harm.
-        tables, left_out = import_conf(file.read_text(encoding="latin-1"))
+        tables, left_out, secrets = import_conf(file.read_text(encoding="latin-1"))
+        for setting_name, (file_name, data) in secrets.items():
+            path = (folder or file.parent).absolute() / file_name
+            write_secret(path, data)
+            click.echo(f"a secret is in {path}, which {setting_name} names", err=True)
+            tables[settings.STORE][setting_name] = str(path)
     head = f"{sum(map(len, tables.values()))} settings of {file.name!a}"
     click.echo(settings.some_lines(tables, head), nl=False)
     for name, why in left_out.items():
@@ -168,12 +200,43 @@ class BadBrokerConf(MqError):
     """A broker.conf with a value that is none."""
 
 
-def import_conf(text: str) -> tuple[dict[str, dict[str, object]], dict[str, str]]:
-    """The settings of a broker.conf that hold here, by tables and our names; why others are left
-    out. Raises BadBrokerConf for a bad value."""
+def write_secret(path: Path, data: bytes) -> None:
+    """Makes a file for its owner alone. Raises BadRequest for another one in its place, OSError."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        found = path.stat()
+        if path.read_bytes() == data and not found.st_mode & 0o077:
+            return
+        hint = "move it away, or name another folder with --secrets"
+        raise BadRequest(f"{path} is there already, and is another file", hint) from None
+    with os.fdopen(descriptor, "wb") as stream:
+        os.fchmod(stream.fileno(), 0o600)
+        stream.write(data)
+
+
+class Imported(NamedTuple):
+    """What a broker.conf says."""
+
+    tables: dict[str, dict[str, object]]
+    """The settings that hold here, by tables and our names."""
+    left_out: dict[str, str]
+    """Why others are left out."""
+    secrets: dict[str, tuple[str, bytes]]
+    """By the setting that is to name it: the name of a file, and what it is to hold."""
+
+
+def import_conf(text: str) -> Imported:
+    """Reads a broker.conf. Raises BadBrokerConf for a bad value; it shows no secret."""
     tables: dict[str, dict[str, object]] = {settings.BROKER: {}, settings.STORE: {}}
     left_out: dict[str, str] = {}
+    secrets: dict[str, tuple[str, bytes]] = {}
+    logins: list[str] = []
     for number, name, value in java_properties(text):
+        if name in _SECRETS:
+            if value.strip():
+                secrets |= _secret(number, name, value)
+            continue
         ours = OLD_NAMES.get(name) or snake_case(name)
         homes = (
             one
@@ -184,12 +247,34 @@ def import_conf(text: str) -> tuple[dict[str, dict[str, object]], dict[str, str]
         if table is None or (name, value) == ("brokerRole", "SLAVE"):
             left_out[name] = reason_against(name)
             continue
-        try:
-            made = changed(settings.kind_of(table)(), [f"{ours}={value}"], table)
-        except BadRequest as error:
-            raise BadBrokerConf(f"line {number}: {name}: {error.reason}", error.hint) from None
+        if ours in _LOGINS:
+            # One alone may be refused: both of them are known only at the end.
+            logins.append(f"{ours}={value.strip().lower()}")
+        else:
+            _put(tables, table, [f"{ours}={value}"], f"line {number}: {name}")
+    _put(tables, settings.STORE, logins, "authenticationEnabled, authorizationEnabled")
+    return Imported(tables, left_out, secrets)
+
+
+def _put(tables: dict[str, dict[str, object]], table: str, pairs: list[str], where: str) -> None:
+    """Notes settings that go together. Raises BadBrokerConf."""
+    try:
+        made = changed(settings.kind_of(table)(), pairs, table)
+    except BadRequest as error:
+        raise BadBrokerConf(f"{where}: {error.reason}", error.hint) from None
+    for pair in pairs:
+        ours = pair.partition("=")[0]
         tables[table][ours] = getattr(made, ours)
-    return tables, left_out
+
+
+def _secret(number: int, name: str, value: str) -> dict[str, tuple[str, bytes]]:
+    """Raises BadBrokerConf."""
+    setting_name, file_name, form = _SECRETS[name]
+    try:
+        data = form.text(form.parse(value.encode()))
+    except (BadRequest, NotAllowed) as error:
+        raise BadBrokerConf(f"line {number}: {name}: {error.reason}", error.hint) from None
+    return {setting_name: (file_name, data)}
 
 
 def reason_against(name: str) -> str:
@@ -235,13 +320,14 @@ def ls(output: Output) -> None:
     type=click.Path(path_type=Path), metavar="FILE", help="Your .key_secret.",
 )  # fmt: skip
 @click.option("--server-key", metavar="KEY|FILE", help="The node's: keelog key show DIR.")
+@click.option("--access-key", metavar="USER", help="As whom consumers of groups log in.")
+@click.option(
+    "--secret-file", type=click.Path(path_type=Path), metavar="FILE", help="With its password."
+)
 @click.option("--use", is_flag=True, help="Puts it in use, too.")
 @click.option("--replace", is_flag=True, help="Replaces the one that has this name.")
-def add(
-    name: str, node: str, description: str, key: Path | None, server_key: str | None, use: bool,
-    replace: bool,
-) -> None:  # fmt: skip
-    """Gives a node a name, and says with which keys to come to it.
+def add(name: str, node: str, description: str, use: bool, replace: bool, **login: Any) -> None:
+    """Gives a node a name, and says with which keys to come to it, and as which user.
 
     Example: keelog context add test --node tcp://127.0.0.1:7850 --description 'on this machine'
     """
@@ -255,15 +341,30 @@ def add(
         node = with_scheme(node)
         if not node.startswith(("tcp://", "ipc://")):
             raise BadRequest(f"{node[:80]!a} is not an address", "write tcp://127.0.0.1:7850")
-        # Imported here: most contexts have no keys, and these need ZeroMQ.
-        from keelog.client.transport.keys import client_keys
-
-        keys = client_keys(key, server_key)  # so that a wrong file is found now
-        known.named[name] = contexts.Context(
-            node, description, str(key.absolute()) if key else "", keys.server if keys else ""
-        )
+        known.named[name] = contexts.Context(node, description, **_login(**login))
         if use:
             known.current = name
+
+
+def _login(
+    key: Path | None, server_key: str | None, access_key: str | None, secret_file: Path | None
+) -> dict[str, str]:
+    """The fields of a context by which to come to its node. Raises BadRequest, BadKey: a wrong file
+    is found now."""
+    # Imported here: most contexts have no keys, and these need ZeroMQ.
+    from keelog.client.credentials import credentials_of
+    from keelog.client.transport.keys import client_keys
+
+    keys = client_keys(key, server_key)
+    found: dict[str, str] = {}
+    if keys is not None and key is not None:
+        found |= {"key": str(key.absolute()), "server_key": keys.server}
+    if (access_key is None) != (secret_file is None):
+        raise click.UsageError("--access-key and --secret-file go together")
+    if access_key is not None and secret_file is not None:
+        credentials_of(access_key, secret_file)
+        found |= {"access_key": access_key, "secret_file": str(secret_file.absolute())}
+    return found
 
 
 @context.command("use")

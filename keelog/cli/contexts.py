@@ -24,6 +24,7 @@ from protocol.human_text import one_line, printable
 
 if TYPE_CHECKING:
     from keelog.client.client import Client
+    from protocol.access.credentials import Credentials
 
 NODE_VARIABLE = "KEELOG_NODE"
 CONTEXT_VARIABLE = "KEELOG_CONTEXT"
@@ -44,6 +45,9 @@ class NodeAddress(NamedTuple):
     key: str = ""
     """The path of the client's secret key; empty without keys."""
     server_key: str = ""
+    access_key: str = ""
+    """The user as whom consumers of groups log in; empty: they do not."""
+    secret_file: str = ""
 
 
 @dataclass(slots=True)
@@ -56,10 +60,15 @@ class Context:
     """The path of the `.key_secret` to come with; the file has no secret itself."""
     server_key: str = ""
     """The node's public key."""
+    access_key: str = ""
+    """A user, for consumers of groups."""
+    secret_file: str = ""
+    """The path of the file with the user's password."""
 
     def at(self, origin: str, where: str) -> NodeAddress:
         """The node, as it was found."""
-        return NodeAddress(with_scheme(self.node), origin, where, self.key, self.server_key)
+        login = self.access_key, self.secret_file
+        return NodeAddress(with_scheme(self.node), origin, where, self.key, self.server_key, *login)
 
 
 @dataclass(slots=True)
@@ -139,7 +148,7 @@ def save(path: Path | None, contexts: Contexts) -> None:
         lines.append(f"current = {_quoted(contexts.current)}")
     for name, context in sorted(contexts.named.items()):
         lines += ["", f"[contexts.{_quoted(name)}]", f"node = {_quoted(context.node)}"]
-        for field_name in ("description", "key", "server_key"):
+        for field_name in ("description", "key", "server_key", "access_key", "secret_file"):
             if text := getattr(context, field_name):
                 lines.append(f"{field_name} = {_quoted(text)}")
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -268,6 +277,24 @@ def connect(node: str, timeout: float | None = None) -> "Client":
 
     key, server_key = keys_of(node)
     return keelog.connect(node, timeout, key=key, server_key=server_key)
+
+
+def credentials_for(
+    node: str, access_key: str | None, secret_file: Path | None
+) -> "Credentials | None":
+    """Those that options name, else those of the context that named `node`. Raises UsageError for
+    one of two options, BadRequest for a file that cannot be used."""
+    if (access_key is None) != (secret_file is None):
+        missing = "--secret-file" if secret_file is None else "--access-key"
+        raise click.UsageError(f"{missing} is missing: a user logs in with both")
+    place = chosen(click.get_current_context(), node)
+    if access_key is None and place.url == node:
+        access_key, secret_file = place.access_key, Path(place.secret_file)
+    if not access_key or secret_file is None:
+        return None
+    from keelog.client.credentials import credentials_of
+
+    return credentials_of(access_key, secret_file)
 
 
 def name_callback(ctx: click.Context, _parameter: click.Parameter, value: str | None) -> None:

@@ -6,7 +6,7 @@ Safe for many threads. One I/O thread owns the sockets; after a fork a client re
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing, suppress
 from time import monotonic
-from typing import Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
 from keelog.client import groups, operations, results, subscription
 from keelog.client.consumer.consumer import Consumer
@@ -34,6 +34,9 @@ from keelog.client.transport.keys import PathText, client_keys
 from keelog.client.transport.routes import Routes, check_gateway
 from protocol.errors import BusyError, MqError
 
+if TYPE_CHECKING:
+    from protocol.access.credentials import Credentials
+
 T = TypeVar("T")
 
 
@@ -45,6 +48,7 @@ def connect(
     read_from: str | None = None,
     key: PathText | None = None,
     server_key: PathText | None = None,
+    credentials: "Credentials | None" = None,
 ) -> "Client":
     """A client of the node whose control socket listens at `url`.
 
@@ -60,8 +64,12 @@ def connect(
     and the node's public key, or the path of its file. All that goes over TCP is encrypted then.
     Raises NotAllowed where one of both does not know the other, BadKey for a file that others may
     read.
+
+    `credentials` are those of its consumers of groups, where RocketMQ's clients log in
+    (docs/security.md).
     """
-    core = ClientCore(url, timeout, retry, read_from, client_keys(key, server_key))
+    keys = client_keys(key, server_key)
+    core = ClientCore(url, timeout, retry, read_from, keys, credentials)
     try:
         run(core, core.open())
     except BaseException:

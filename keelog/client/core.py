@@ -64,6 +64,7 @@ from protocol.record.encode import ANY_QUEUE
 
 if TYPE_CHECKING:
     from keelog.client.consumer.consumer_thread import ConsumerThread
+    from protocol.access.credentials import Credentials
 
 CLOSE_TIMEOUT_S = 5.0
 _GREEN_THREADS = ("gevent", "eventlet")
@@ -83,14 +84,17 @@ class ClientCore:
         retry: exchange.Retry | None,
         read_from: str | None = None,
         keys: ClientKeys | None = None,
+        credentials: "Credentials | None" = None,
     ) -> None:
-        """Starts the I/O thread, and one more for `read_from`. Raises BadRequest for an address
+        """Starts the I/O thread, and one more for `read_from`. Consumers have the `credentials`
+        unless others are given. Raises BadRequest for an address
         that cannot be, NotAllowed where the program has no threads."""
         _check_threads()
         self.endpoint, self.timeout = settings_of(url, timeout)
         self.retry = exchange.Retry() if retry is None else retry
         if not isinstance(self.retry, exchange.Retry):
             raise errors.BadRequest(f"retry is {retry!r}", "give a keelog.Retry")
+        self.credentials = credentials
         self._pid = os.getpid()
         self._forks = _forks
         if read_from is not None:
@@ -311,6 +315,7 @@ class ClientCore:
         self, group: str, topics: Topics, options: ConsumerOptions
     ) -> ConsumerSettings:
         self.check_open()
+        options = {"credentials": self.credentials, **options}
         return consumer_settings(group, topics, options, int(time() * 1000))
 
 

@@ -19,10 +19,11 @@ import zmq
 from keelog.client.core import ClientCore
 from keelog.client.event_loop import pass_on_error
 from keelog.gateway.connection import RemotingConnection
-from keelog.gateway.name_servers import OtherMasters, Registrar, promoted_at
+from keelog.gateway.name_servers import USUAL_PACE, OtherMasters, Registrar, promoted_at
 from keelog.gateway.service import GatewayService
 from keelog.gateway.settings import MASTER, BrokerName
 from keelog.gateway.tls_port import TlsPort
+from node.access.own_credentials import own_credentials
 from node.access.tls import ServerTls
 from node.access.tls_settings import client_tls, server_tls
 from node.reader.follower import ReaderSite, StoreFollower
@@ -99,11 +100,11 @@ class Gateway:
         self._core = core
         self._page = page
         self.service = GatewayService(site, core, name)
-        own_tls = client_tls(site.settings)
+        own = client_tls(site.settings), own_credentials(site.settings)
         is_master = not (site.settings.follow or site.settings.controller_id or name.broker_id)
-        self._others = OtherMasters(site.root, name, own_tls) if is_master else None
+        self._others = OtherMasters(site.root, name, *own) if is_master else None
         self._registrar = Registrar(
-            name_servers, name, self.service.topics, _others=self._others, _tls=own_tls
+            name_servers, name, self.service.topics, USUAL_PACE, self._others, *own
         )
         if site.settings.follow:
             self._registrar.follow(partial(_note_master, site.root))

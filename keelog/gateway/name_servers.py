@@ -25,11 +25,13 @@ from keelog.client.event_loop import pass_on_error
 from keelog.gateway.connection import Reply
 from keelog.gateway.settings import MASTER, BrokerName
 from keelog.gateway.topics import Topics
+from node.access.own_credentials import NOT_KNOWN_THERE, OwnCredentials
 from node.access.tls import ClientTls
 from node.access.tls_settings import TlsRefused
 from node.runtime import addresses, disk, run_files
 from node.runtime.event_log import fields
 from node.store.identity import roles
+from protocol.access.credentials import Credentials
 from protocol.addresses import is_loopback
 from protocol.errors import MqError, RefusedError
 from protocol.record.codec import CRC_MASK
@@ -53,7 +55,9 @@ class RemotingCaller(asyncio.BufferedProtocol):
     """One connection. Make it with `connect`; all runs in the loop's thread. It ignores what nobody
     asked for: replies that come too late, and requests of the peer."""
 
-    def __init__(self) -> None:
+    def __init__(self, credentials: Credentials | None = None) -> None:
+        """Each request is signed with the credentials."""
+        self._credentials = credentials
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Done, with the reason as a text, once the connection has ended."""
         self._reader = frame_reader.FrameReader(FIRST_ROOM_BYTES)
@@ -63,13 +67,19 @@ class RemotingCaller(asyncio.BufferedProtocol):
 
     @classmethod
     async def connect(
-        cls, host: str, port: int, timeout_s: float, tls: ClientTls | None = None
+        cls,
+        host: str,
+        port: int,
+        timeout_s: float,
+        tls: ClientTls | None = None,
+        credentials: OwnCredentials | None = None,
     ) -> Self:
         """Raises OSError, TimeoutError, and TlsRefused for files of TLS that cannot be used."""
         loop = asyncio.get_running_loop()
         context = None if tls is None else tls.context()
+        made = partial(cls, None if credentials is None else credentials.now())
         async with asyncio.timeout(timeout_s):
-            _, caller = await loop.create_connection(cls, host, port, ssl=context)
+            _, caller = await loop.create_connection(made, host, port, ssl=context)
         return caller
 
     async def ask(self, code: int, ext: Mapping[str, str], body: bytes, timeout_s: float) -> Reply:
@@ -77,7 +87,10 @@ class RemotingCaller(asyncio.BufferedProtocol):
         ConnectionError, TimeoutError."""
         self.check()
         opaque = next(self._numbers)
-        head = frame_reader.frame_head(headers.RemotingHeader(code, opaque, ext=ext), len(body))
+        header = headers.RemotingHeader(code, opaque, ext=ext)
+        if self._credentials is not None:
+            header = self._credentials.signed(header, body)
+        head = frame_reader.frame_head(header, len(body))
         coming: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._waiting[opaque] = coming
         try:
@@ -143,12 +156,24 @@ def promoted_at(root: Path) -> int:
     return role.offset if role is not None and role.role == roles.MASTER and role.source else 0
 
 
+class Refuses(NamedTuple):
+    """Who does not let this node log in."""
+
+    why: str
+
+
 class OtherMasters:
     """One for each gateway of a master that nobody elects, in the thread of its loop."""
 
-    def __init__(self, root: Path, name: BrokerName, tls: ClientTls | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        name: BrokerName,
+        tls: ClientTls | None = None,
+        credentials: OwnCredentials | None = None,
+    ) -> None:
         self._root = root
-        self._tls = tls
+        self._own = tls, credentials
         self._name = name
         self._seen: dict[str, run_files.OtherMaster] = {}
         """By name server."""
@@ -203,22 +228,34 @@ class OtherMasters:
         place = run_files.read_follow_state(self._root).remoting
         if not place and "/" not in role.source:
             place = addresses.remoting_beside(role.source)
+        told = ""
         while place:
-            is_there = await self.lives(place, own_port)
-            self.note(OLD_MASTER, run_files.OtherMaster(place, False) if is_there else None)
+            found = await self.lives(place, own_port)
+            if isinstance(found, Refuses):
+                # It may be a replica by now: nobody is told of another master who may be none.
+                if found.why != told:
+                    extra = fields(old_master=place, why=found.why)
+                    log.warning("not known whether the old master is still one", extra=extra)
+            else:
+                self.note(OLD_MASTER, run_files.OtherMaster(place, False) if found else None)
+            told = found.why if isinstance(found, Refuses) else ""
             await asyncio.sleep(LOOK_S)
 
-    async def lives(self, place: str, own_port: int = 0) -> bool:
+    async def lives(self, place: str, own_port: int = 0) -> "bool | Refuses":
         """Whether a master takes requests there, and not this node at `own_port`: the address may
         have come here. A name server has a machine that was lost for two minutes."""
         try:
             host, port = addresses.split_place(place)
-            with closing(await RemotingCaller.connect(host, port, ANSWER_S, self._tls)) as caller:
+            with closing(await RemotingCaller.connect(host, port, ANSWER_S, *self._own)) as caller:
                 if port == own_port and caller.is_of_this_machine:
                     return False
                 reply = await caller.ask(RequestCode.GET_BROKER_CONFIG, {}, b"", ANSWER_S)
         except (OSError, ValueError, OverflowError, TlsRefused):
             return False  # also for an address that none can be: a name server says what it heard
+        if reply.code == ResponseCode.NO_PERMISSION:
+            return Refuses(
+                f"it does not let this node log in: {(reply.remark or '')[:200]}; {NOT_KNOWN_THERE}"
+            )
         lines = str(reply.body, "utf-8", "replace").splitlines()
         settings = {one.partition("=")[0].strip(): one.partition("=")[2].strip() for one in lines}
         is_slave = settings.get("brokerRole") == "SLAVE" or settings.get("brokerId") != str(MASTER)
@@ -306,6 +343,7 @@ class Registrar:
     _pace: Pace = USUAL_PACE
     _others: OtherMasters | None = None
     _tls: ClientTls | None = None
+    _credentials: OwnCredentials | None = None
     follows: bool = False
     """Whether the node is a replica; its owner sets it."""
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
@@ -314,7 +352,9 @@ class Registrar:
     def __post_init__(self) -> None:
         self._registration = Registration(self._name, self._topics)
         self._links = [
-            NameServerLink(one, self._registration, self._pace, self._others, self._tls)
+            NameServerLink(
+                one, self._registration, self._pace, self._others, self._tls, self._credentials
+            )
             for one in self._servers
         ]
 
@@ -387,6 +427,7 @@ class NameServerLink:
     _pace: Pace
     _others: OtherMasters | None
     _tls: ClientTls | None = None
+    _credentials: OwnCredentials | None = None
     heard: Callable[[run_files.MasterPlace], None] = lambda place: None
     """Gets what the answer of a slave's registration says of the master."""
     is_registered: bool | None = None
@@ -408,7 +449,10 @@ class NameServerLink:
         while True:
             try:
                 self._caller = await RemotingCaller.connect(
-                    *addresses.split_place(self.place), self._pace.answer_s, self._tls
+                    *addresses.split_place(self.place),
+                    self._pace.answer_s,
+                    self._tls,
+                    self._credentials,
                 )
                 await self._stay(self._caller)
             except (MqError, OSError) as error:
@@ -452,7 +496,9 @@ class NameServerLink:
             after = await others.at(caller, wait_s) if before else ""
             if before:
                 seen = run_files.OtherMaster(
-                    before, leads=after == before and await others.lives(before)
+                    # Of one that refuses to say more, the name server has said that it is one.
+                    before,
+                    leads=after == before and bool(await others.lives(before)),
                 )
             if not after:
                 break

@@ -18,7 +18,13 @@ from typing import NamedTuple
 
 from keelog.replication.replica.comparison import same_up_to
 from keelog.replication.replica.log_copy import log_bytes
-from keelog.replication.replica.master_link import ANSWER_S, ask_facts, connect_to
+from keelog.replication.replica.master_link import (
+    ANSWER_S,
+    MasterRefuses,
+    ask_facts,
+    connect_to,
+)
+from node.access.own_credentials import own_credentials
 from node.access.tls_settings import client_tls
 from node.runtime import disk, locks, run_files
 from node.runtime.process import now_ms
@@ -152,12 +158,19 @@ def _last_offset(store: StoppedStore, queue: ids.Queue) -> int:
 
 
 def _master_end(state: run_files.FollowState, settings: Settings, though_alive: bool) -> int:
-    """The end of the master's log. Raises MasterLives, also for one that speaks TLS and does not
-    answer: it may take this node for a stranger."""
+    """The end of the master's log. Raises MasterLives, also for one that does not let this node
+    log in, and one that speaks TLS and does not answer: it may take this node for a stranger."""
     place = state.remoting
     if not place:
         return state.master_end
-    facts = ask_facts(place, with_segments=False, tls=client_tls(settings))
+    facts = ask_facts(place, False, client_tls(settings), own_credentials(settings))
+    if isinstance(facts, MasterRefuses):
+        if not though_alive:
+            raise MasterLives(
+                f"somebody takes requests at {place}, where the master was; {facts.why}",
+                "stop it first, so that nobody sends to it any more; --force promotes all the same",
+            )
+        return state.master_end
     if facts is None:
         if not though_alive and _speaks_tls(place):
             raise MasterLives(

@@ -1,15 +1,20 @@
 """The operations `users` and `change_users` of the process that owns a store."""
 
+import logging
 from typing import Any
 
 from node.access.audit import DONE, REFUSED, AuditEvent, AuditLog
 from node.access.user_table import OwnedUserTable
+from node.runtime.event_log import fields
 from protocol import requests
 from protocol.access.changes import DELETE_ACL, Change
+from protocol.access.copied_users import MasterUsers
 from protocol.access.users import AccessTable, User, acl_info
 from protocol.errors import MqError
 from protocol.remoting.auth_bodies import AclInfo
 from protocol.wire.frames import Header, answer
+
+log = logging.getLogger("keelog.access")
 
 USER_OPERATIONS = ("users", "change_users")
 PAGE_USERS_MAX = 200
@@ -40,6 +45,18 @@ class UserDesk:
             raise
         self._note(asked, DONE, "", now_ms)
         return answer(number, changed=after is not before, revision=after.revision)
+
+    def follow(self, found: MasterUsers, now_ms: int) -> None:
+        """Takes the users and lists of a master, in the place of all that is there. Raises as
+        `OwnedUserTable.follow`."""
+        if not self._table.follow(found, now_ms):
+            return
+        extra = fields(users=len(found.users), lists=len(found.lists))
+        log.info("users of the master taken over", extra=extra)
+        for one in found.left_out:
+            log.warning("not taken over of the master's users", extra=fields(what=one))
+        event = AuditEvent("replica", "", "", "follow_users", f"{len(found.users)} users", DONE)
+        self._audit.write(event, now_ms)
 
     def _note(
         self, asked: requests.ChangeUsersFields, outcome: str, reason: str, now_ms: int

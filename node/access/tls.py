@@ -159,7 +159,9 @@ class ClientTls:
         self._settings = settings
         config, stamps = _read(settings)
         self._made = stamps, client_context(config)
-        if not config.settings.tls_client_auth_server:
+        self.verifies = config.settings.tls_client_auth_server
+        """Whether the other end is known to be who it says it is."""
+        if not self.verifies:
             log.warning("servers are not verified: anybody may stand in the way")
 
     def context(self) -> ssl.SSLContext:

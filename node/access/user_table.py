@@ -13,6 +13,7 @@ from node.runtime import disk
 from node.runtime.event_log import fields
 from node.runtime.shortage import refusal_for
 from protocol.access.changes import Change, changed
+from protocol.access.copied_users import MasterUsers
 from protocol.access.users import AccessTable
 from protocol.errors import MqError, NotAllowed, StoreError, StoreMoved
 
@@ -97,12 +98,29 @@ class OwnedUserTable(UserTable):
         `changed`, ServiceNotAvailable for a disk without room, StoreError for a file that cannot be
         used now, other OSErrors; nothing is changed then.
         """
+        self._take_over_for_change()
+        after = changed(self.table, wanted, self._is_super(by), now_ms)
+        if after is not self.table:
+            self._save(after)
+        return after
+
+    def follow(self, found: MasterUsers, now_ms: int) -> bool:
+        """Takes the users and lists of a master in the place of all that is there. True if it
+        changed something. Raises as `change`."""
+        self._take_over_for_change()
+        after = found.over(self.table, now_ms)
+        if after is self.table:
+            return False
+        self._save(after)
+        return True
+
+    def _take_over_for_change(self) -> None:
         self._take_over()
         if self.problem:
             raise StoreError(self.problem, "mend the file first: nothing of it is overwritten")
-        after = changed(self.table, wanted, self._is_super(by), now_ms)
-        if after is self.table:
-            return after
+
+    def _save(self, after: AccessTable) -> None:
+        """Raises as `change`."""
         try:
             write_users(self._root, after)
         except OSError as error:
@@ -111,7 +129,6 @@ class OwnedUserTable(UserTable):
             raise refusal_for(error, str(users_path(self._root))) from None
         self._stamp = stamp_of(self._root)
         self._swap(after)
-        return after
 
     def _is_super(self, by: str | None) -> bool:
         if by is None:

@@ -403,6 +403,21 @@ class Settings:
         most=1_000_000,
     )
     auth_delay_ms: int = setting(100, "ms that such a refusal comes late", least=0, most=10_000)
+    init_authentication_user_file: str = setting(
+        "",
+        'a file of mode 0600 with `{"username": …, "password": …}`: a Super user who is made at '
+        "the start, if there is none of that name ([more](security.md#users-that-a-start-makes))",
+    )
+    inner_client_authentication_credentials_file: str = setting(
+        "",
+        'such a file with `{"accessKey": …, "secretKey": …}`: made in the same way, and with it '
+        "the node [signs its own requests](security.md#the-nodes-own-requests) to other nodes",
+    )
+    auth_follow_master: bool = setting(
+        False,
+        "whether a replica has [the users of its master](security.md#users-of-a-master), instead "
+        "of users of its own",
+    )
 
     def __post_init__(self) -> None:
         if self.flush_disk_type not in (SYNC_FLUSH, ASYNC_FLUSH):
@@ -414,6 +429,7 @@ class Settings:
                 f"broker_role is {self.broker_role!r}", f"use {ASYNC_MASTER} or {SYNC_MASTER}"
             )
         self._check_logins()
+        self._check_own_users()
         if self.idempotent_window and self.is_pool_enabled:
             raise BadRequest(
                 "idempotent_window does not go with transient_store_pool_enable",
@@ -442,6 +458,18 @@ class Settings:
                 f"authorization_enabled is true, and authentication_enabled is "
                 f"{self.authentication_enabled}",
                 "set authentication_enabled=true too, or leave both at auto",
+            )
+
+    def _check_own_users(self) -> None:
+        """Raises BadRequest."""
+        names = "init_authentication_user_file", "inner_client_authentication_credentials_file"
+        for name in names:
+            _check_whole_path(name, getattr(self, name))
+        if self.auth_follow_master and not self.inner_client_authentication_credentials_file:
+            raise BadRequest(
+                "auth_follow_master is true, and a master gives its users to nobody who does not"
+                " log in",
+                "name inner_client_authentication_credentials_file (docs/security.md)",
             )
 
     @property
@@ -525,9 +553,13 @@ def _check_tls(settings: Settings) -> None:
             raise BadRequest(f"{name} is {value[:80]!a}", f"use {', '.join(filter(None, words))}")
     for one in fields(settings):
         value = getattr(settings, one.name)
-        is_path = one.name.startswith(("tls_", "http_")) and one.name.endswith(("_path", "_file"))
-        if is_path and value and not value.startswith("/"):
-            raise BadRequest(f"{one.name} is {value[:80]!a}", "write the whole path, from / on")
+        if one.name.startswith(("tls_", "http_")) and one.name.endswith(("_path", "_file")):
+            _check_whole_path(one.name, value)
+
+
+def _check_whole_path(name: str, path: str) -> None:
+    if path and not path.startswith("/"):
+        raise BadRequest(f"{name} is {path[:80]!a}", "write the whole path, from / on")
 
 
 def check_bounds(settings: "DataclassInstance") -> None:

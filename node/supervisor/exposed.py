@@ -219,7 +219,10 @@ def checked_exposure(options: Options, settings: Settings) -> Exposure:
 
 def makes_first_user(settings: Settings) -> bool:
     """Whether the start makes a user with a password (`init_authentication_user_file`)."""
-    return bool(getattr(settings, "init_authentication_user_file", ""))
+    return bool(
+        settings.init_authentication_user_file
+        or settings.inner_client_authentication_credentials_file
+    )
 
 
 def _takes_passwords(settings: Settings, has_password: bool) -> bool:

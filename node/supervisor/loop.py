@@ -21,6 +21,7 @@ import zmq
 
 from node.access.curve import Context, CurveGate, server_keys
 from node.access.known_keys import gate_of
+from node.access.own_credentials import FirstUsers
 from node.access.tls_settings import ClientAuth, client_tls, server_tls
 from node.runtime import process as processes
 from node.runtime.addresses import loopback
@@ -86,7 +87,7 @@ def serve(options: Options) -> int:
     exposure = checked_exposure(options, settings)
     places, ports = _plan_places(options, exposure)
     before_start.check_ha(places.ha, settings)
-    client_tls(settings)  # its files, too, are checked before anything is changed
+    users = _read_logins(settings)
     # No certificate is asked of who looks at health and metrics.
     tls = server_tls(settings, ClientAuth.NONE)
     stop = processes.begin_process("keelog-serve", "supervisor")
@@ -110,6 +111,7 @@ def serve(options: Options) -> int:
         check_role(options.root, settings.follow)
         before_start.warn_if_open_to_others(options.root)
         before_start.wait_for_orphans(options.root)
+        users.make(options.root, settings, processes.now_ms())
         if not is_new:
             # Only here: it brings numpy into the supervisor.
             from node.store.file_sizes import with_found_sizes
@@ -124,6 +126,13 @@ def serve(options: Options) -> int:
         node = Supervisor(options, settings, held, server, places, events, started_at, tls)
         code = node.run(stop)
         return processes.EXIT_UNEXPECTED if code == processes.EXIT_OK and threads else code
+
+
+def _read_logins(settings: Settings) -> FirstUsers:
+    """Reads all files by which the node comes to others, before anything is changed. Raises
+    TlsRefused, BadRequest."""
+    client_tls(settings)
+    return FirstUsers.of(settings)
 
 
 def _plan_places(

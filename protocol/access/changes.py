@@ -41,6 +41,8 @@ Row = TypeVar("Row", bound=tuple[object, ...])
 
 CREATE_USER, UPDATE_USER, DELETE_USER = "create_user", "update_user", "delete_user"
 CREATE_ACL, UPDATE_ACL, DELETE_ACL = "create_acl", "update_acl", "delete_acl"
+PUBLIC_KEYS = "publicKeys"
+"""The field of 3005 by which a replica of Keelog's asks for the users' public keys."""
 
 
 class Change(NamedTuple):
@@ -280,10 +282,12 @@ CHANGES = tuple(_CHANGES)
 # -- answers --------------------------------------------------------------------------------------
 
 
-def user_info(user: User, with_secret: bool) -> UserInfo:
-    """A user in RocketMQ's form. `with_secret`: only for who may copy users to another node."""
+def user_info(user: User, with_secret: bool, with_keys: bool = False) -> UserInfo:
+    """A user in RocketMQ's form. `with_secret`: only for who may copy users to another node.
+    `with_keys`: for a replica of Keelog's."""
     secret = (user.secret or None) if with_secret else None
-    return UserInfo(user.name, secret, str(user.type), str(user.status))
+    keys = user.public_keys if with_keys else None
+    return UserInfo(user.name, secret, str(user.type), str(user.status), keys)
 
 
 def user_answer(table: AccessTable, name: str, with_secret: bool) -> bytes | None:
@@ -294,10 +298,14 @@ def user_answer(table: AccessTable, name: str, with_secret: bool) -> bytes | Non
     return None if user is None else write_body(user_info(user, with_secret), standard=True)
 
 
-def users_answer(table: AccessTable, filter: str, with_secret: bool) -> bytes | None:
+def users_answer(
+    table: AccessTable, filter: str, with_secret: bool, with_keys: bool = False
+) -> bytes | None:
     """The body of the answer to 3005: users whose name has `filter` in it; None for none."""
     found = [
-        user_info(user, with_secret) for name, user in sorted(table.users.items()) if filter in name
+        user_info(user, with_secret, with_keys)
+        for name, user in sorted(table.users.items())
+        if filter in name
     ]
     return write_body(found, standard=True) if found else None
 

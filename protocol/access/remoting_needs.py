@@ -370,7 +370,7 @@ _ALSO_SENT: Mapping[int, frozenset[str]] = {
         Code.RESET_MASTER_FLUSH_OFFSET: "masterFlushOffset",
         ControllerCode.NOTIFY_BROKER_ROLE_CHANGED: _ROLE,
         **dict.fromkeys((3001, 3002, 3003, _GET_USER), "username"),
-        3005: "filter",
+        3005: "filter publicKeys",
         **dict.fromkeys((3006, 3007, _GET_ACL), "subject"),
         3008: "subject policyType resource",
         Code.AUTH_LIST_ACL: "subjectFilter resourceFilter",

@@ -307,7 +307,7 @@ def read_table(data: bytes) -> AccessTable:
     if type(revision) is not int:
         raise ValueError("has no revision")
     users = _by_name(document, "users", _user)
-    lists = _by_name(document, "lists", _list)
+    lists = _by_name(document, "lists", read_list)
     for name in lists:
         if name not in users:
             raise ValueError(f"has a list of {name[:80]!a}, and no such user")
@@ -354,7 +354,9 @@ def _user(row: Any) -> tuple[str, User]:
     return name, User(name, secret, kind, status, check_public_keys(row["public_keys"]), changed_ms)
 
 
-def _list(row: Any) -> tuple[str, AccessList]:
+def read_list(row: Any) -> tuple[str, AccessList]:
+    """The user's name and the list that an AclInfo holds. Raises TypeError and its like for what is
+    none, RefusedError, BadCommand."""
     info = java_class(AclInfo).read(row)
     entries: dict[PolicyType, tuple[Entry, ...]] = {}
     for policy in info.policies or ():

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from keelog.bench.node_process import ANY_DISK, Node
-from keelog.replication.replica.master_link import ask_facts
+from keelog.replication.replica.master_link import MasterFacts, ask_facts
 from node.runtime.settings import snake_case
 from node.supervisor.bind import free_ports
 from protocol.addresses import VIP_DISTANCE
@@ -149,7 +149,7 @@ def _await_slave(master: str, slave: str, program: rocketmq.Program) -> None:
 def _log_end(address: str) -> int:
     """Where the log of a broker ends; -1 while it does not answer."""
     facts = ask_facts(address, with_segments=False)
-    return -1 if facts is None else facts.end
+    return facts.end if isinstance(facts, MasterFacts) else -1
 
 
 def main() -> None:

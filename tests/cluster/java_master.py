@@ -105,9 +105,9 @@ class JavaMaster:
 
         def answers() -> bool:
             said = ask_facts(self.addresses.broker)
-            if said is not None:
+            if isinstance(said, MasterFacts):
                 found.append(said)
-            return said is not None
+            return bool(found)
 
         wait_until(answers, "the broker does not answer", CATCH_UP_S)
         return found[0]

@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, suppress
 from datetime import UTC, datetime
 from operator import attrgetter
+from pathlib import Path
 from time import monotonic
 from typing import Any, Literal
 
@@ -22,7 +23,7 @@ import click
 
 import keelog
 from keelog.cli import shapes
-from keelog.cli.contexts import complete_topics, connect
+from keelog.cli.contexts import complete_topics, connect, credentials_for
 from keelog.cli.failures import BadValue, doing, ending_in_order
 from keelog.cli.messages import reading
 from keelog.cli.messages.selectors import parse_range
@@ -93,6 +94,11 @@ _NOT_IN_A_GROUP = {
     help="As a member of the consumer group G, which commits what was printed. FROM (start, end or"
     " a time) is for a new group.",
 )  # fmt: skip
+@click.option("--access-key", metavar="USER", help="With --group: as whom it logs in.")
+@click.option(
+    "--secret-file", type=click.Path(path_type=Path), metavar="FILE",
+    help="Its first line is the password of USER; the file is for you alone.",
+)  # fmt: skip
 @shapes.on_damage_option
 @shapes.body_options
 @node_option
@@ -121,6 +127,8 @@ def consume(
     Example: keelog consume orders -e --cursor billing --count 100
 
     Example: keelog consume orders --group billing --tags 'paid || sent' --count 100
+
+    Example: keelog consume orders --group billing --access-key billing --secret-file me.pw
     """
     # In UTC here; a time without a zone is local time all the same.
     first, last = parse_range(options["where"], datetime.now(UTC))
@@ -134,10 +142,14 @@ def consume(
         check_group_options(options, wanted)
     if output.is_terminal or not finite:
         progress.silence()  # the messages themselves show how far it is, or there is no end
+    login = options["access_key"], options["secret_file"]
+    if group is None and any(login):
+        raise click.UsageError("--access-key and --secret-file are for members of a --group")
     with doing(f"cannot read {topic}"), connect(node) as client, progress.shown():
         if group is not None:
             damage = shapes.DamagedPlaces(fails)
-            found = group_messages(client, wanted, group, options["count"], damage)
+            user = credentials_for(node, *login)
+            found = group_messages(client, wanted, group, options["count"], damage, user)
             with closing(found) as messages:
                 _print(messages, render, output, finite, bodies)
             return damage.end() or bodies.end()
@@ -273,6 +285,7 @@ def group_messages(
     group: str,
     count_max: int | None,
     damage: shapes.DamagedPlaces,
+    credentials: keelog.Credentials | None = None,
 ) -> Generator[keelog.Message, None, None]:
     """The messages to print. One is committed after the next one was asked for."""
     if count_max == 0:
@@ -287,7 +300,7 @@ def group_messages(
         start = datetime.fromtimestamp(wanted.first.value / 1000, UTC)
     member = client.consumer(
         group, wanted.topic, tags=wanted.tags, start=start,
-        on_damage="fail" if damage.fails else meet,
+        on_damage="fail" if damage.fails else meet, credentials=credentials,
     )  # fmt: skip
     with ending_in_order(), member:
         for count, message in enumerate(member, 1):

@@ -59,7 +59,7 @@ class ConsumerEngine:
 
     def connected(self, now: float) -> RemotingExchange:
         """A new connection: this member joins its group there."""
-        self.exchange = self.queues.exchange = RemotingExchange()
+        self.exchange = self.queues.exchange = RemotingExchange(self.settings.credentials)
         self.is_member = self._is_rebalancing = self._is_leaving = False
         self._beat_at = now
         self._route_at = dict.fromkeys(self.settings.subscriptions, now)
@@ -135,8 +135,20 @@ class ConsumerEngine:
         else:
             self.failure = NotAllowed(
                 f"the node refuses the group {self.settings.group}: {answer.remark}",
-                "see keelog group ls",
+                self._step_after(answer.code),
             )
+
+    def _step_after(self, code: int) -> str:
+        """What to try after a refusal."""
+        if code != ResponseCode.NO_PERMISSION:
+            return "see keelog group ls"
+        if self.settings.credentials is None:
+            return (
+                "log in: consumer(…, credentials=keelog.credentials_of(USER, FILE)), or keelog "
+                "consume --access-key USER --secret-file FILE"
+            )
+        user = self.settings.credentials.access_key
+        return f"is the password right? may the user? keelog acl ls {user}"
 
     def _check_expressions(self, now: float) -> None:
         """Whether the node takes what is not a choice of tags."""

@@ -16,6 +16,8 @@ from protocol.remoting.bodies import SubscriptionData
 if TYPE_CHECKING:
     from ssl import SSLContext
 
+    from protocol.access.credentials import Credentials
+
 Topics = str | Iterable[str] | Mapping[str, str]
 """One topic, several, or topics with the tags of each."""
 GroupStart = Literal["latest", "earliest"] | datetime
@@ -49,6 +51,8 @@ class ConsumerOptions(TypedDict, total=False):
     `max_bytes`: the same for their bytes, 16 MiB unless given. One message of each queue always
         has room.
     `tls`: an `ssl.SSLContext`, for a node with a certificate (docs/tls.md); plain unless given.
+    `credentials`: a user of the node, for one where RocketMQ's clients log in (docs/security.md);
+        those of the client unless given.
     """
 
     tags: str | None
@@ -61,6 +65,7 @@ class ConsumerOptions(TypedDict, total=False):
     max_messages: int
     max_bytes: int
     tls: "SSLContext | None"
+    credentials: "Credentials | None"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,7 @@ class ConsumerSettings:
     max_messages: int = MESSAGES_MAX
     max_bytes: int = BYTES_MAX
     tls: "SSLContext | None" = None
+    credentials: "Credentials | None" = None
 
     @property
     def retry_topic(self) -> str:

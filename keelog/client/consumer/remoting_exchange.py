@@ -5,11 +5,14 @@ The thread that owns the connection gives it received bytes, and sends what is i
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import count
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from protocol.remoting.codes import Language, ResponseCode
 from protocol.remoting.frame_reader import FrameReader, RemotingFrame, frame_head
 from protocol.remoting.headers import ONE_WAY, RemotingHeader
+
+if TYPE_CHECKING:
+    from protocol.access.credentials import Credentials
 
 _NO_EXT: Mapping[str, str] = {}
 
@@ -30,7 +33,9 @@ WhenAnswered = Callable[[RemotingAnswer | None, float], None]
 class RemotingExchange:
     """One connection. Times are seconds of the monotonic clock."""
 
-    def __init__(self) -> None:
+    def __init__(self, credentials: "Credentials | None" = None) -> None:
+        """Each request is signed with the credentials."""
+        self._credentials = credentials
         self.unsent = bytearray()
         """The bytes to send next."""
         self._reader = FrameReader()
@@ -49,12 +54,14 @@ class RemotingExchange:
         """Sends a request. `done` is called once, by `received` or by `lost`."""
         opaque = next(self._opaques)
         self._under_way[opaque] = deadline, done
-        self._put(RemotingHeader(code, opaque, ext=ext, language=Language.PYTHON), body)
+        header = RemotingHeader(code, opaque, ext=ext, language=Language.PYTHON)
+        self._put(self._signed(header, body), body)
 
     def notify(self, code: int, ext: Mapping[str, str], body: bytes = b"") -> None:
         """Sends a request that gets no answer."""
         opaque = next(self._opaques)
-        self._put(RemotingHeader(code, opaque, ONE_WAY, ext, language=Language.PYTHON), body)
+        header = RemotingHeader(code, opaque, ONE_WAY, ext, language=Language.PYTHON)
+        self._put(self._signed(header, body), body)
 
     def refuse(self, request: RemotingHeader) -> None:
         """Refuses a request of the node that a consumer does not know."""
@@ -62,6 +69,9 @@ class RemotingExchange:
             text = f" request type {request.code} not supported"
             code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
             self._put(request.answer(code, remark=text)._replace(language=Language.PYTHON), b"")
+
+    def _signed(self, header: RemotingHeader, body: bytes) -> RemotingHeader:
+        return header if self._credentials is None else self._credentials.signed(header, body)
 
     def _put(self, header: RemotingHeader, body: bytes) -> None:
         self.unsent += frame_head(header, len(body)) + body

@@ -19,7 +19,7 @@ from keelog.gateway.connection import Reply, Request
 from keelog.gateway.guard import address_of
 from node.access.user_table import UserTable
 from protocol.access import changes
-from protocol.access.changes import Change
+from protocol.access.changes import PUBLIC_KEYS, Change
 from protocol.errors import NotAllowed
 from protocol.ids import Host
 from protocol.remoting.codes import BadCommand
@@ -80,9 +80,11 @@ class UserHandlers:
         return _found(changes.user_answer(self._table.table, name, shows_secrets(request)))
 
     def users(self, request: Request) -> Reply:
-        """3005: those with a text in their names."""
-        part = request.header.ext.get("filter", "")
-        return _found(changes.users_answer(self._table.table, part, shows_secrets(request)))
+        """3005: those with a text in their names. A replica of Keelog's asks for their public keys,
+        too."""
+        ext = request.header.ext
+        part, keys = ext.get("filter", ""), ext.get(PUBLIC_KEYS) == "true"
+        return _found(changes.users_answer(self._table.table, part, shows_secrets(request), keys))
 
     def acl(self, request: Request) -> Reply:
         """3009. Raises NotAllowed."""

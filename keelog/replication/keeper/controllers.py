@@ -21,6 +21,7 @@ from protocol.remoting.codes import ResponseCode
 from protocol.remoting.controller import ControllerCode, ControllerReply
 
 if TYPE_CHECKING:
+    from node.access.own_credentials import OwnCredentials
     from node.access.tls import ClientTls
 
 log = logging.getLogger("keelog.keeper")
@@ -37,10 +38,15 @@ class ControllersAway(ServiceNotAvailable):
 class Controllers:
     """Asks the leader. For one thread, which waits meanwhile."""
 
-    def __init__(self, places: Sequence[str], tls: "ClientTls | None" = None) -> None:
+    def __init__(
+        self,
+        places: Sequence[str],
+        tls: "ClientTls | None" = None,
+        credentials: "OwnCredentials | None" = None,
+    ) -> None:
         """`places` are HOST:PORT each."""
         self._places = tuple(places)
-        self._tls = tls
+        self._own = tls, credentials
         self._asker: RemotingAsker | None = None
         self.leader = ""
         """Where it is; empty while none is known."""
@@ -64,7 +70,7 @@ class Controllers:
         whys = []
         for place in self._places:
             try:
-                with RemotingAsker(place, ANSWER_S, self._tls) as asker:
+                with RemotingAsker(place, ANSWER_S, *self._own) as asker:
                     said = asker.ask(ControllerCode.GET_METADATA_INFO)
             except OSError as error:
                 whys.append(f"{place}: {error}")
@@ -72,7 +78,7 @@ class Controllers:
             leader = said.ext.get("controllerLeaderAddress") or ""
             if leader:
                 self.leader = leader
-                return RemotingAsker(leader, ANSWER_S, self._tls)
+                return RemotingAsker(leader, ANSWER_S, *self._own)
             whys.append(f"{place}: it knows no leader")
         raise ControllersAway("; ".join(whys), "are the controllers' processes running?")
 
@@ -92,9 +98,10 @@ class HeartBeats:
         places: Sequence[str],
         values: Callable[[], Ext | None],
         tls: "ClientTls | None" = None,
+        credentials: "OwnCredentials | None" = None,
     ) -> None:
         """`values` returns the fields of a heart-beat; None: none is to be sent now."""
-        self._tls = tls
+        self._own = tls, credentials
         self._values = values
         self._over = threading.Event()
         self._taken = dict.fromkeys(places, False)
@@ -113,7 +120,7 @@ class HeartBeats:
     def _run(self, place: str) -> None:
         while not self._over.is_set():
             try:
-                with RemotingAsker(place, ANSWER_S, self._tls) as asker:
+                with RemotingAsker(place, ANSWER_S, *self._own) as asker:
                     while not self._over.is_set():
                         if (values := self._values()) is not None:
                             asker.ask(ControllerCode.BROKER_HEARTBEAT, values)

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from keelog.replication.keeper import controllers
 from keelog.replication.keeper.sync_set import SyncSet
 from keelog.replication.replica.comparison import LogsPart, ask_greeting
-from keelog.replication.replica.master_link import RemotingAsker
+from keelog.replication.replica.master_link import RemotingAsker, refusal_of
 from keelog.replication.roles import follow, lead
+from node.access.own_credentials import own_credentials
 from node.access.tls_settings import client_tls
 from node.runtime import disk, process, run_files, state_page
 from node.runtime.event_log import fields
@@ -30,6 +31,7 @@ from protocol.ha import last_number
 from protocol.remoting import codes, controller
 
 if TYPE_CHECKING:
+    from node.access.own_credentials import OwnCredentials
     from node.access.tls import ClientTls
 
 log = logging.getLogger("keelog.keeper")
@@ -81,7 +83,9 @@ class Keeper:
         self._root = options.root
         self._settings = options.settings
         self._tls = client_tls(options.settings)
-        self._controllers = controllers.Controllers(options.controllers, self._tls)
+        self._own = self._tls, own_credentials(options.settings)
+        """With which it comes to others."""
+        self._controllers = controllers.Controllers(options.controllers, *self._own)
         self._beats: controllers.HeartBeats | None = None
         self._node = NodeProcess(options.command, options.env, options.folder)
         self._started_at = 0.0
@@ -124,7 +128,7 @@ class Keeper:
                 self._id = controllers.register(self._root, self._controllers, self._options.member)
                 self._look_at_log(now)
                 them = self._options.controllers
-                self._beats = controllers.HeartBeats(them, lambda: self._values, self._tls)
+                self._beats = controllers.HeartBeats(them, lambda: self._values, *self._own)
             self._look_at_log(now)
             view = self._ask_group()
             self._obey(view, now)
@@ -207,7 +211,7 @@ class Keeper:
     def _follow(self, view: controller.GroupView, now: float) -> None:
         """Once the master is there: stops the node, cuts what the master does not have, starts it
         as its replica. Until then the node goes on as what it is."""
-        ha = _replication_of(view.master, self._tls)
+        ha = _replication_of(view.master, *self._own)
         greeting = ask_greeting(ha, self._id, GREETING_S, self._tls)
         if last_number(greeting.epochs) < view.master_epoch:
             self._join_until = self._join_until or now + JOIN_WAIT_S
@@ -333,13 +337,17 @@ class Keeper:
         self._shown = shown
 
 
-def _replication_of(master: str, tls: "ClientTls | None") -> str:
+def _replication_of(
+    master: str, tls: "ClientTls | None", credentials: "OwnCredentials | None"
+) -> str:
     """906: where the master is followed. Raises OSError, ServiceNotAvailable."""
-    with RemotingAsker(master, GREETING_S, tls) as asker:
+    with RemotingAsker(master, GREETING_S, tls, credentials) as asker:
         answer = asker.ask(codes.RequestCode.EXCHANGE_BROKER_HA_INFO)
     place = answer.ext.get("masterHaAddress", "")
     if not place:
-        raise ServiceNotAvailable(f"{master} does not say where it is followed: {answer.remark}")
+        raise ServiceNotAvailable(
+            f"{master} does not say where it is followed: {refusal_of(answer)}"
+        )
     return place
 
 

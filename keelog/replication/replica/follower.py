@@ -18,6 +18,7 @@ from protocol.errors import ServiceNotAvailable
 from protocol.ha import ONE_BYTE_BEHIND, LogFrame, MasterEpoch
 
 if TYPE_CHECKING:
+    from node.access.own_credentials import OwnCredentials
     from node.access.tls import ClientTls
 
 log = logging.getLogger("keelog.replica")
@@ -51,10 +52,12 @@ class MasterFollower:
         now: float,
         broker_id: int = 0,
         tls: "ClientTls | None" = None,
+        credentials: "OwnCredentials | None" = None,
     ) -> None:
         """With a `broker_id`, which a controller gave, it follows an elected master."""
         self._copy = copy
         self._tls = tls
+        self._credentials = credentials
         self._broker_id = broker_id
         self._epoch: MasterEpoch | None = None
         """That of the last frame, which is in the file."""
@@ -72,6 +75,8 @@ class MasterFollower:
         self.state = CONNECTING
         self.address = MasterPlace()
         self.facts: MasterFacts | None = None
+        self._refused = ""
+        """Why the master did not say where its log begins, at the last try."""
         self.stopped: comparison.FollowStopped | None = None
         self.lacks = ""
         """Why the disk had no room at the last try; empty where it had."""
@@ -189,10 +194,13 @@ class MasterFollower:
                 )
                 self._try_at = now + PAUSE_S_MAX / 5
                 return
-            self._connector.start(master_link.ConnectJob(self.address, self._tls))
+            self._connector.start(
+                master_link.ConnectJob(self.address, self._tls, self._credentials)
+            )
 
     def _connected(self, job: master_link.ConnectJob, now: float) -> None:
         self.facts = job.facts or self.facts
+        self._note_refusal(job.refused)
         if job.facts is not None:
             self.master_end = job.facts.end
         elif job.connected is not None:
@@ -211,6 +219,11 @@ class MasterFollower:
             self._link.greet()
         else:
             self._begin(self._link, job.facts, now)
+
+    def _note_refusal(self, why: str) -> None:
+        if why and why != self._refused:
+            log.warning("the master does not say where its log begins", extra=fields(why=why))
+        self._refused = why
 
     def _hear_greeting(self, link: MasterLink, now: float) -> None:
         greeting = link.receive_greeting(now)
@@ -253,6 +266,8 @@ class MasterFollower:
         self._overlap = None
         self._assembler = self._copy.assembler(starts_at_zero=says_one)
         self.state, self.waits_for = WAITING, NOTHING_SENT
+        if self._refused:
+            self.waits_for = f"the master sends nothing; {self._refused}", NOTHING_SENT[1]
         self._began_at = ONE_BYTE_BEHIND if says_one else begin
         link.report(self._began_at, now)
 

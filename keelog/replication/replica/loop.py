@@ -17,9 +17,10 @@ import zmq
 
 from keelog.replication.replica.follower import MasterFollower, StartsElsewhere
 from keelog.replication.replica.log_copy import LogCopy, begin_as_master, has_log, settings_of_copy
-from keelog.replication.replica.master_link import ask_facts, find_master
+from keelog.replication.replica.master_link import MasterFacts, ask_facts, find_master
 from keelog.replication.replica.tables import MasterTables
 from node.access.known_keys import gate_of
+from node.access.own_credentials import own_credentials
 from node.access.tls_settings import client_tls
 from node.runtime import addresses, disk, process, run_files, state_page, store_paths, wakeup
 from node.runtime.event_log import fields
@@ -34,6 +35,7 @@ from protocol.errors import BadRequest, MqError, NodeFollows
 from protocol.wire.frames import Header
 
 if TYPE_CHECKING:
+    from node.access.own_credentials import OwnCredentials
     from node.access.tls import ClientTls
 
 log = logging.getLogger("keelog.replica")
@@ -43,7 +45,8 @@ QUESTIONS = frozenset(
     {"ping", "topics", "groups", "cursor_get", "cursor_commit", "users", "change_users"}
 )
 """Places of groups are taken as by a Java slave, for the time without a master: the master's own
-replace them. Users are each node's own, as at a broker and its slaves."""
+replace them. Users are each node's own, as at a broker and its slaves, unless they follow the
+master's."""
 
 HEARTBEAT_S = 0.1
 STATE_EVERY_S = 0.5
@@ -65,6 +68,7 @@ class Replica:
         find: Callable[[], run_files.MasterPlace],
         source: str,
         tls: "ClientTls | None" = None,
+        credentials: "OwnCredentials | None" = None,
     ) -> None:
         now = time.monotonic()
         self.store = store
@@ -73,8 +77,11 @@ class Replica:
         self.source = source
         self.copy = LogCopy(store, workers, now)
         broker_id = store.settings.controller_id
-        self.follower = MasterFollower(self.copy, find, now, broker_id, tls)
-        self.tables = MasterTables(store.root, store.topics, store.offsets, now, tls)
+        self.follower = MasterFollower(self.copy, find, now, broker_id, tls, credentials)
+        users = store.users if store.settings.auth_follow_master else None
+        self.tables = MasterTables(
+            store.root, store.topics, store.offsets, now, tls, credentials, users
+        )
         self.stats = WriterStats(store.root, True)
         self._beat_at = self._state_at = self._checkpoint_at = 0.0
         self._shown = run_files.read_follow_state(store.root)
@@ -224,6 +231,11 @@ class Replica:
                 f"this node follows {self.source} and takes {operation[:40]} from no client",
                 "send to the master; keelog replica promote makes this node one",
             )
+        if operation == "change_users" and self.store.settings.auth_follow_master:
+            raise NodeFollows(
+                f"the users here are those of {self.source}: auth_follow_master is true",
+                "change them there; they come here within seconds",
+            )
         if operation == "cursor_commit":
             self.copy.settle()  # so that the ends of queues are up to date
         return requests.answer_other(self.store, operation, header, received)
@@ -276,15 +288,15 @@ def _serve(child: process.ChildProcess, settings: Settings, stop: process.StopFl
     source = addresses.parse_follow(settings.follow)
     find = partial(find_master, root, source, settings.follow_remoting)
     segment_bytes = settings.mapped_file_size_commit_log
-    tls = client_tls(settings)
-    prepare = partial(_prepare, find=find, segment_bytes=segment_bytes, tls=tls)
+    own = client_tls(settings), own_credentials(settings)
+    prepare = partial(_prepare, find=find, segment_bytes=segment_bytes, own=own)
     store = loop.open_own_store(child, settings_of_copy(settings), prepare)
     context: wakeup.Context = zmq.Context()
     workers = wakeup.Waiters(context, root, loop.is_log_follower)
     gate = gate_of(root) if child.options.keys else None
     server = open_server(gate, context, child.options.bind, local=child.options.local)
     child.what = f"the replica of {root} stops, its log can no longer be trusted"
-    replica = Replica(store, server, workers, find, str(source), tls)
+    replica = Replica(store, server, workers, find, str(source), *own)
     child.report_ready(server.endpoint)
     try:
         replica.run(stop)
@@ -302,14 +314,14 @@ def _prepare(
     root: Path,
     find: Callable[[], run_files.MasterPlace],
     segment_bytes: int,
-    tls: "ClientTls | None",
+    own: "tuple[ClientTls | None, OwnCredentials | None]",
 ) -> None:
     """Before the store is opened: an empty one begins as the master's log, where that says how."""
     remoting = find().remoting
     if not remoting or has_log(root):
         return
-    facts = ask_facts(remoting, tls=tls)
-    if facts is not None:
+    facts = ask_facts(remoting, True, *own)
+    if isinstance(facts, MasterFacts):
         begin_as_master(root, facts, segment_bytes)
 
 

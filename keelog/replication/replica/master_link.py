@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from keelog.client.consumer.remoting_exchange import RemotingAnswer
+from node.access.own_credentials import NOT_KNOWN_THERE, OwnCredentials
 from node.runtime.addresses import MasterSource, remoting_beside, split_place
 from node.runtime.run_files import MasterPlace, read_master_place
 from protocol import ha
@@ -46,8 +47,15 @@ def connect_to(place: str, timeout_s: float, tls: "ClientTls | None") -> socket.
 class RemotingAsker:
     """One connection. All methods raise OSError, TimeoutError among them, when it is of no use."""
 
-    def __init__(self, place: str, timeout_s: float, tls: "ClientTls | None" = None) -> None:
-        """Connects to HOST:PORT."""
+    def __init__(
+        self,
+        place: str,
+        timeout_s: float,
+        tls: "ClientTls | None" = None,
+        credentials: OwnCredentials | None = None,
+    ) -> None:
+        """Connects to HOST:PORT. Each request is signed with the credentials."""
+        self._credentials = None if credentials is None else credentials.now()
         self._socket = connect_to(place, timeout_s, tls)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._reader = FrameReader()
@@ -59,6 +67,8 @@ class RemotingAsker:
         """The answer to a request; the time limit is for each part that arrives of it."""
         opaque = next(self._opaques)
         header = RemotingHeader(code, opaque, ext=ext or {}, language=Language.PYTHON)
+        if self._credentials is not None:
+            header = self._credentials.signed(header, body)
         self._socket.sendall(frame_head(header, len(body)) + body)
         while True:
             size = self._socket.recv_into(self._reader.room())
@@ -82,6 +92,18 @@ class RemotingAsker:
         self.close()
 
 
+class MasterSays(Exception):
+    """A node refused a request, or its answer is none."""
+
+
+def refusal_of(answer: RemotingAnswer) -> str:
+    """What a node said that does not answer a request, and what to do about it."""
+    text = f"its reply is code {answer.code}: {answer.remark[:200]}"
+    if answer.code != ResponseCode.NO_PERMISSION:
+        return text
+    return f"{text}; {NOT_KNOWN_THERE}"
+
+
 class MasterFacts(NamedTuple):
     """Log offsets, and the bytes of a segment; 0 where it does not say."""
 
@@ -90,17 +112,27 @@ class MasterFacts(NamedTuple):
     segment_bytes: int = 0
 
 
+class MasterRefuses(NamedTuple):
+    """Somebody takes requests there, and does not answer this one."""
+
+    why: str
+
+
 def ask_facts(
-    place: str, with_segments: bool = True, tls: "ClientTls | None" = None
-) -> MasterFacts | None:
-    """Asks the master at HOST:PORT (28, and 26 `with_segments`); None without such an answer."""
+    place: str,
+    with_segments: bool = True,
+    tls: "ClientTls | None" = None,
+    credentials: OwnCredentials | None = None,
+) -> MasterFacts | MasterRefuses | None:
+    """Asks the master at HOST:PORT (28, and 26 `with_segments`); None where nobody answers, or not
+    in its words."""
     with (
         suppress(OSError, MqError, ValueError, KeyError),
-        RemotingAsker(place, ANSWER_S, tls) as asker,
+        RemotingAsker(place, ANSWER_S, tls, credentials) as asker,
     ):
         answer = asker.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
         if answer.code != ResponseCode.SUCCESS:
-            return None
+            return MasterRefuses(refusal_of(answer))
         table = read_body(KVTable, answer.body).table
         begin, end = int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"])
         # An empty log of RocketMQ begins at -1.
@@ -244,10 +276,18 @@ def find_master(root: Path, source: MasterSource, remoting: str) -> MasterPlace:
 class ConnectJob:
     """A try: asks the master for facts, then connects."""
 
-    def __init__(self, address: MasterPlace, tls: "ClientTls | None" = None) -> None:
+    def __init__(
+        self,
+        address: MasterPlace,
+        tls: "ClientTls | None" = None,
+        credentials: OwnCredentials | None = None,
+    ) -> None:
         self._address = address
         self._tls = tls
+        self._credentials = credentials
         self.facts: MasterFacts | None = None
+        self.refused = ""
+        """Why the master says nothing of its log, where it says that."""
         self.connected: socket.socket | None = None
         self.why = ""
         """Why the socket is not there."""
@@ -255,7 +295,12 @@ class ConnectJob:
     def run(self) -> None:
         """Never raises: a master may be away."""
         address = self._address
-        self.facts = ask_facts(address.remoting, tls=self._tls) if address.remoting else None
+        if address.remoting:
+            said = ask_facts(address.remoting, tls=self._tls, credentials=self._credentials)
+            if isinstance(said, MasterRefuses):
+                self.refused = said.why
+            else:
+                self.facts = said
         try:
             self.connected = made = connect_to(address.ha, CONNECT_S, self._tls)
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

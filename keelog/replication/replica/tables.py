@@ -21,7 +21,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keelog.client.consumer.remoting_exchange import RemotingAnswer
-from keelog.replication.replica.master_link import MasterFacts, RemotingAsker, ask_facts
+from keelog.replication.replica.master_link import (
+    MasterFacts,
+    MasterRefuses,
+    MasterSays,
+    RemotingAsker,
+    ask_facts,
+    refusal_of,
+)
+from keelog.replication.replica.master_users import fetch_users
+from node.access.answers import UserDesk
 from node.runtime import disk, run_files
 from node.runtime.addresses import split_place
 from node.runtime.event_log import fields
@@ -38,12 +47,15 @@ from protocol.remoting.codes import RequestCode, ResponseCode
 from protocol.remoting.java_json import parse_java_json
 
 if TYPE_CHECKING:
+    from node.access.own_credentials import OwnCredentials
     from node.access.tls import ClientTls
 
 log = logging.getLogger("keelog.replica")
 
 TOPICS, GROUPS, OFFSETS, DELAYS, TIMERS = "topics", "groups", "offsets", "delays", "timers"
 PARTS = (TOPICS, GROUPS, OFFSETS, DELAYS, TIMERS)
+USERS = "users"
+"""One more part, where the replica has the users of its master (auth_follow_master)."""
 TIMER_CHECK = "check"
 """In the document of the timers: their check point, as bytes; absent where the master has none."""
 ANSWER_S = 5.0
@@ -79,6 +91,7 @@ class TablesJob:
     parts: tuple[str, ...]
     known_end: int
     _tls: "ClientTls | None" = None
+    _credentials: "OwnCredentials | None" = None
     began_ms: int = field(default_factory=now_ms)
     facts: MasterFacts | None = None
     tables: dict[str, dict[str, Any] | str] = field(default_factory=dict)
@@ -86,8 +99,10 @@ class TablesJob:
 
     def run(self) -> None:
         """Never raises: a master may be away."""
-        self.tables = fetch_tables(self._remoting, self.parts, self._tls)
-        self.facts = ask_facts(self._remoting, with_segments=False, tls=self._tls)
+        own = self._tls, self._credentials
+        self.tables = fetch_tables(self._remoting, self.parts, *own)
+        said = ask_facts(self._remoting, False, *own)
+        self.facts = None if isinstance(said, MasterRefuses) else said
 
 
 class MasterTables:
@@ -100,14 +115,20 @@ class MasterTables:
         offsets: ConsumerOffsets,
         now: float,
         tls: "ClientTls | None" = None,
+        credentials: "OwnCredentials | None" = None,
+        users: UserDesk | None = None,
     ) -> None:
+        """`users`: those of the node, which are to be the master's; None: they are its own."""
         self._root = root
         self._tls = tls
+        self._credentials = credentials
+        self._users = users
+        self._parts = PARTS if users is None else (*PARTS, USERS)
         self._topics = topics
         self._offsets = offsets
         self._thread: JobThread[TablesJob] = JobThread("master-tables", may_be_left=True)
         self._fetch_at = self._look_at = now
-        self.why = dict.fromkeys(PARTS, _NOT_ASKED)
+        self.why = dict.fromkeys(self._parts, _NOT_ASKED)
         """By part: empty when the last try succeeded, else why it failed."""
         self.fetched_ms = 0
         self.facts: MasterFacts | None = None
@@ -142,9 +163,10 @@ class MasterTables:
                 self._asked_ms[part] = asked_ms
         if remoting and not self._thread.is_busy and now >= min(self._look_at, self._fetch_at):
             self._look_at = now + LOOK_EVERY_S
-            parts = PARTS if now >= self._fetch_at else OFTEN
+            parts = self._parts if now >= self._fetch_at else OFTEN
             known_end = 0 if self.facts is None else self.facts.end
-            self._thread.start(TablesJob(remoting, parts, known_end, self._tls))
+            job = TablesJob(remoting, parts, known_end, self._tls, self._credentials)
+            self._thread.start(job)
 
     def _take(self, job: TablesJob, now: float) -> None:
         for part, table in job.tables.items():
@@ -161,7 +183,7 @@ class MasterTables:
                 # An older one counts earlier, unless the master lost its end since.
                 if part not in self._coming or job.facts.end < self._coming[part][1]:
                     self._coming[part] = table, job.facts.end, job.began_ms
-        if job.parts == PARTS:
+        if job.parts == self._parts:
             came = any(isinstance(table, dict) for table in job.tables.values())
             self._fetch_at = now + (FETCH_EVERY_S if came else RETRY_S)
 
@@ -175,7 +197,8 @@ class MasterTables:
 
     def _note(self, part: str, why: str) -> None:
         """Why a part was not taken; empty: it was."""
-        if why and why != self.why[part]:
+        # What is wrong with all parts, as where the node does not log in, is told once.
+        if why and why not in self.why.values():
             log.warning("a table of the master was not taken", extra=fields(table=part, why=why))
         self.why[part] = why
         if not any(self.why.values()):
@@ -193,6 +216,9 @@ class MasterTables:
             self._replace(self._root / names.SUBSCRIPTION_GROUPS_FILE, document)
         elif part == DELAYS and document["offsetTable"]:
             self._replace(self._root / names.DELAY_OFFSETS_FILE, document)
+        elif part == USERS:
+            assert self._users is not None
+            self._users.follow(document[USERS], now_ms())
         elif part == TIMERS:
             self._take_timers(TimerCheck.parse(document.get(TIMER_CHECK, b"")))
 
@@ -230,11 +256,14 @@ class MasterTables:
 
 
 def fetch_tables(
-    remoting: str, parts: Iterable[str] = PARTS, tls: "ClientTls | None" = None
+    remoting: str,
+    parts: Iterable[str] = PARTS,
+    tls: "ClientTls | None" = None,
+    credentials: "OwnCredentials | None" = None,
 ) -> dict[str, dict[str, Any] | str]:
     """By part its document from the master at HOST:PORT, or why there is none. Never raises for
     what the master says or does not say."""
-    connect = partial(RemotingAsker, timeout_s=ANSWER_S, tls=tls)
+    connect = partial(RemotingAsker, timeout_s=ANSWER_S, tls=tls, credentials=credentials)
     fetches: dict[str, Callable[[str], dict[str, Any]]] = {
         TOPICS: partial(_topics, connect),
         GROUPS: lambda place: _paged(
@@ -249,6 +278,7 @@ def fetch_tables(
         ),
         DELAYS: lambda place: _one(connect, place, RequestCode.GET_ALL_DELAY_OFFSET, "offsetTable"),
         TIMERS: partial(_timers, connect),
+        USERS: lambda place: {USERS: fetch_users(place, ANSWER_S, tls, credentials)},
     }
     found: dict[str, dict[str, Any] | str] = {}
     for part in parts:
@@ -257,10 +287,6 @@ def fetch_tables(
         except (OSError, MqError, MasterSays) as error:
             found[part] = str(error) or "no answer"
     return found
-
-
-class MasterSays(Exception):
-    """The master refused a request, or its answer is none."""
 
 
 def _topics(connect: Connect, place: str) -> dict[str, Any]:
@@ -304,7 +330,7 @@ def _timers(connect: Connect, place: str) -> dict[str, Any]:
     if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED or _NO_WHEEL in answer.remark:
         return {}  # a broker before 5.0, or one that delivers no timer messages
     if answer.code != ResponseCode.SUCCESS:
-        raise MasterSays(f"its reply is code {answer.code}: {answer.remark[:200]}")
+        raise MasterSays(refusal_of(answer))
     if len(answer.body) < TIMER_CHECK_BYTES:
         raise MasterSays(f"its reply has {len(answer.body)} bytes")
     return {TIMER_CHECK: answer.body[:TIMER_CHECK_BYTES]}
@@ -313,7 +339,7 @@ def _timers(connect: Connect, place: str) -> dict[str, Any]:
 def _document(answer: RemotingAnswer, table: str) -> dict[str, Any]:
     """Raises MasterSays for anything but such a table."""
     if answer.code != ResponseCode.SUCCESS:
-        raise MasterSays(f"its reply is code {answer.code}: {answer.remark[:200]}")
+        raise MasterSays(refusal_of(answer))
     try:
         found = parse_java_json(answer.body.decode("utf-8", "replace")) if answer.body else {}
     except (ValueError, RecursionError) as error:
