@@ -96,8 +96,7 @@ def serve(options: Options) -> int:
         stop_at_end_of(options.while_pid, stop)
     events = node_log(stop)
     _check_limits(options, settings)
-    is_new = not (options.root / COMMIT_LOG_DIR).is_dir()
-    if is_new:
+    if is_new := not (options.root / COMMIT_LOG_DIR).is_dir():
         before_start.check_free(ports)
     with ExitStack() as ends:
         before_start.open_directory(options.root)
