@@ -9,8 +9,8 @@ import pytest
 
 import keelog
 from keelog.cli.main import run
-from node.access.curve import auth_dir, make_server_keys, write_pair
-from node.access.users_file import read_users, write_users
+from node.access.curve import make_server_keys, new_pair, write_pair
+from node.access.users_file import auth_dir, read_users, write_users
 from node.runtime.run_files import read_control
 from node.store.identity.places import create_store
 from protocol.access.users import AccessTable, User, UserType
@@ -101,7 +101,7 @@ def test_a_key_that_was_taken_away_is_refused_where_it_is_connected(node: NodeWi
     with node.connected() as client:
         table, _ = read_users(node.root)
         assert client.send("figs", b"1").status == "PUT_OK"
-        node.users("", node.root)
+        node.users(new_pair().public, node.root)
 
         def is_refused() -> bool:
             try:
