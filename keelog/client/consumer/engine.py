@@ -96,6 +96,9 @@ class ConsumerEngine:
                 due.append(self.queues.turn(now, is_closing=True))
                 self._leave(now)
             return min(due)
+        if self.queues.is_refused:
+            # A user who lost the right, or whose password is another now: a heart-beat says so.
+            self.queues.is_refused, self._beat_at = False, now
         if now >= self._beat_at:
             self._beat(now)
         due.append(self._beat_at)
