@@ -73,8 +73,9 @@ RocketMQ ask each 60 s."""
 RETRY_S = 5.0
 """After a round of which no part came: the master may have been starting."""
 LOOK_EVERY_S = 2.0
-"""How often the master is asked how far its deliveries are, and where its log ends. A slave of
-RocketMQ asks for the check point of timers each 3 s."""
+"""How often the master is asked how far its deliveries are, where its log ends, and for its users,
+as a right that is taken away there counts here until then. A slave of RocketMQ asks for the check
+point of timers each 3 s."""
 OFTEN = (DELAYS, TIMERS)
 PROGRESS = (OFFSETS, *OFTEN)
 _NOT_ASKED = "not asked yet"
@@ -123,7 +124,8 @@ class MasterTables:
         self._tls = tls
         self._credentials = credentials
         self._users = users
-        self._parts = PARTS if users is None else (*PARTS, USERS)
+        more = () if users is None else (USERS,)
+        self._parts, self._often = (*PARTS, *more), (*OFTEN, *more)
         self._topics = topics
         self._offsets = offsets
         self._thread: JobThread[TablesJob] = JobThread("master-tables", may_be_left=True)
@@ -163,7 +165,7 @@ class MasterTables:
                 self._asked_ms[part] = asked_ms
         if remoting and not self._thread.is_busy and now >= min(self._look_at, self._fetch_at):
             self._look_at = now + LOOK_EVERY_S
-            parts = self._parts if now >= self._fetch_at else OFTEN
+            parts = self._parts if now >= self._fetch_at else self._often
             known_end = 0 if self.facts is None else self.facts.end
             job = TablesJob(remoting, parts, known_end, self._tls, self._credentials)
             self._thread.start(job)
