@@ -142,7 +142,7 @@ class ConsumerEngine:
             )
 
     def _step_after(self, code: int) -> str:
-        """What to try after a refusal."""
+        """The hint after a refusal."""
         if code != ResponseCode.NO_PERMISSION:
             return "see keelog group ls"
         if self.settings.credentials is None:

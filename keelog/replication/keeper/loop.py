@@ -13,15 +13,14 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from keelog.replication.keeper import controllers
 from keelog.replication.keeper.sync_set import SyncSet
 from keelog.replication.replica.comparison import LogsPart, ask_greeting
 from keelog.replication.replica.master_link import RemotingAsker, refusal_of
 from keelog.replication.roles import follow, lead
-from node.access.own_credentials import own_credentials
-from node.access.tls_settings import client_tls
+from node.access.own_credentials import OwnLogin
 from node.runtime import disk, process, run_files, state_page
 from node.runtime.event_log import fields
 from node.runtime.settings import Settings
@@ -29,10 +28,6 @@ from node.store.identity import places, roles
 from protocol.errors import BadRequest, ServiceNotAvailable, StoreLocked
 from protocol.ha import last_number
 from protocol.remoting import codes, controller
-
-if TYPE_CHECKING:
-    from node.access.own_credentials import OwnCredentials
-    from node.access.tls import ClientTls
 
 log = logging.getLogger("keelog.keeper")
 
@@ -82,9 +77,7 @@ class Keeper:
         self._options = options
         self._root = options.root
         self._settings = options.settings
-        self._tls = client_tls(options.settings)
-        self._own = self._tls, own_credentials(options.settings)
-        """With which it comes to others."""
+        self._own = OwnLogin.of(options.settings)
         self._controllers = controllers.Controllers(options.controllers, *self._own)
         self._beats: controllers.HeartBeats | None = None
         self._node = NodeProcess(options.command, options.env, options.folder)
@@ -211,8 +204,8 @@ class Keeper:
     def _follow(self, view: controller.GroupView, now: float) -> None:
         """Once the master is there: stops the node, cuts what the master does not have, starts it
         as its replica. Until then the node goes on as what it is."""
-        ha = _replication_of(view.master, *self._own)
-        greeting = ask_greeting(ha, self._id, GREETING_S, self._tls)
+        ha = _replication_of(view.master, self._own)
+        greeting = ask_greeting(ha, self._id, GREETING_S, self._own.tls)
         if last_number(greeting.epochs) < view.master_epoch:
             self._join_until = self._join_until or now + JOIN_WAIT_S
             if now < self._join_until:
@@ -337,11 +330,9 @@ class Keeper:
         self._shown = shown
 
 
-def _replication_of(
-    master: str, tls: "ClientTls | None", credentials: "OwnCredentials | None"
-) -> str:
+def _replication_of(master: str, own: OwnLogin) -> str:
     """906: where the master is followed. Raises OSError, ServiceNotAvailable."""
-    with RemotingAsker(master, GREETING_S, tls, credentials) as asker:
+    with RemotingAsker(master, GREETING_S, *own) as asker:
         answer = asker.ask(codes.RequestCode.EXCHANGE_BROKER_HA_INFO)
     place = answer.ext.get("masterHaAddress", "")
     if not place:

@@ -97,7 +97,7 @@ class MasterSays(Exception):
 
 
 def refusal_of(answer: RemotingAnswer) -> str:
-    """What a node said that does not answer a request, and what to do about it."""
+    """The words with which a node refused a request, and what to do about it."""
     text = f"its reply is code {answer.code}: {answer.remark[:200]}"
     if answer.code != ResponseCode.NO_PERMISSION:
         return text
@@ -113,7 +113,7 @@ class MasterFacts(NamedTuple):
 
 
 class MasterRefuses(NamedTuple):
-    """Somebody takes requests there, and does not answer this one."""
+    """Somebody takes requests there, and refuses this one."""
 
     why: str
 
@@ -124,7 +124,7 @@ def ask_facts(
     tls: "ClientTls | None" = None,
     credentials: OwnCredentials | None = None,
 ) -> MasterFacts | MasterRefuses | None:
-    """Asks the master at HOST:PORT (28, and 26 `with_segments`); None where nobody answers, or not
+    """Asks the master at HOST:PORT (28, and 26 `with_segments`); None where nobody replies, or not
     in its words."""
     with (
         suppress(OSError, MqError, ValueError, KeyError),

@@ -199,7 +199,7 @@ class MasterTables:
 
     def _note(self, part: str, why: str) -> None:
         """Why a part was not taken; empty: it was."""
-        # What is wrong with all parts, as where the node does not log in, is told once.
+        # A reason that all parts share, as where the node does not log in, is logged once.
         if why and why not in self.why.values():
             log.warning("a table of the master was not taken", extra=fields(table=part, why=why))
         self.why[part] = why

@@ -11,7 +11,7 @@ from node.access.own_credentials import (
     CredentialsRefused,
     FirstUsers,
     OwnCredentials,
-    own_credentials,
+    OwnLogin,
 )
 from node.access.users_file import read_users, write_users
 from node.runtime.settings import Settings, load_settings
@@ -47,10 +47,10 @@ def settings_of(*pairs: str, inner: Path | None = None, first: Path | None = Non
 
 
 def test_a_node_has_the_credentials_of_its_file_and_none_without(tmp_path: Path) -> None:
-    own = own_credentials(settings_of(inner=inner_file(tmp_path)))
+    own = OwnLogin.of(settings_of(inner=inner_file(tmp_path))).credentials
     assert own is not None
     assert own.now() == Credentials("inner", CANARY)
-    assert own_credentials(Settings()) is None
+    assert OwnLogin.of(Settings()) == (None, None)
 
 
 @pytest.mark.parametrize("mode", [0o660, 0o604, 0o602, 0o620, 0o666])

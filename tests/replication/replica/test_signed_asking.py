@@ -21,7 +21,7 @@ from keelog.replication.replica.master_users import fetch_users
 from keelog.replication.replica.tables import PARTS, MasterTables, TablesJob, fetch_tables
 from node.access.answers import UserDesk
 from node.access.audit import AuditLog
-from node.access.own_credentials import OwnCredentials
+from node.access.own_credentials import OwnCredentials, OwnLogin
 from node.access.user_table import OwnedUserTable
 from node.access.users_file import read_users, write_users
 from node.runtime.run_files import MasterPlace
@@ -93,7 +93,7 @@ def test_questions_and_heart_beats_to_controllers_are_signed(own: OwnCredentials
         beats = HeartBeats((controller.place,), lambda: {"brokerId": "1"}, None, own)
         wait_until(lambda: beats.taken == 1, "no heart-beat")
         beats.stop()
-        assert _replication_of(controller.place, None, own) == "127.0.0.1:1"
+        assert _replication_of(controller.place, OwnLogin(None, own)) == "127.0.0.1:1"
         assert controller.are_signed(USER, SECRET)
 
 
