@@ -146,7 +146,7 @@ def test_without_a_login_a_broker_with_acl_gives_no_table_and_the_reason_says_wh
     )
 
     def refused() -> bool:
-        found = fetch_tables(broker.addresses.broker, PARTS, None, own)
+        found, _ = fetch_tables(broker.addresses.broker, PARTS, None, own)
         return all("has to name a Super user of that node" in str(one) for one in found.values())
 
     wait_until(refused, "it was not refused")

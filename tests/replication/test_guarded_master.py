@@ -150,10 +150,11 @@ def test_who_does_not_log_in_as_a_super_user_gets_no_table_and_hears_why(
     credentials = None if file is None else OwnCredentials(file)
     host, port = remoting_place(master.stderr)
     try:
-        found = fetch_tables(f"{host}:{port}", (*PARTS, "users"), None, credentials)
+        found, is_refused = fetch_tables(f"{host}:{port}", (*PARTS, "users"), None, credentials)
     finally:
         if kind == "disabled":
             change_at(master.client, Change(DELETE_USER, "disabled"))
+    assert is_refused
     for part in PARTS:
         assert "inner_client_authentication_credentials_file" in str(found[part]), found
     assert isinstance(found["users"], str)

@@ -8,7 +8,7 @@ from unittest.mock import Mock
 import pytest
 
 from keelog.replication.keeper.controllers import Controllers, HeartBeats
-from keelog.replication.keeper.loop import _replication_of
+from keelog.replication.keeper.loop import Keeper, _replication_of
 from keelog.replication.replica.follower import MasterFollower
 from keelog.replication.replica.master_link import (
     ConnectJob,
@@ -18,7 +18,13 @@ from keelog.replication.replica.master_link import (
     ask_facts,
 )
 from keelog.replication.replica.master_users import fetch_users
-from keelog.replication.replica.tables import PARTS, MasterTables, TablesJob, fetch_tables
+from keelog.replication.replica.tables import (
+    PARTS,
+    REFUSED_S,
+    MasterTables,
+    TablesJob,
+    fetch_tables,
+)
 from node.access.answers import UserDesk
 from node.access.audit import AuditLog
 from node.access.own_credentials import OwnCredentials, OwnLogin
@@ -28,6 +34,7 @@ from node.runtime.run_files import MasterPlace
 from protocol.access.changes import acls_answer, users_answer
 from protocol.access.credentials import INNER_FORM, Credentials
 from protocol.access.users import AccessTable, User, UserType
+from protocol.errors import ServiceNotAvailable
 from protocol.remoting.bodies import KVTable
 from protocol.remoting.headers import RemotingHeader
 from protocol.remoting.java_json import write_body
@@ -107,9 +114,11 @@ def test_a_master_that_refuses_is_told_of_once_and_the_line_says_what_to_do(
         for _ in range(3):
             job = TablesJob(master.place, PARTS, 0, None, own)
             job.run()
-            assert job.facts is None
+            assert (job.facts, job.is_refused) == (None, True)
             tables._thread = Mock(collect=lambda job=job: job)
             tables.turn(0.0, "", 0)
+        assert len(master.asked) == 3, "one failed login a round"
+    assert tables._look_at == REFUSED_S
     assert len(caplog.records) == 1, caplog.text
     assert all("check signature failed." in why and STEP in why for why in tables.why.values())
 
@@ -233,3 +242,24 @@ def test_a_file_of_users_that_cannot_be_used_is_not_overwritten(
         assert a_round(tmp_path, desk, master.place, own)["users"]
     assert path.read_text() == "broken"
     desk.close()
+
+
+def test_a_user_who_may_read_tables_and_no_passwords_gets_the_tables(own: OwnCredentials) -> None:
+    def decide(header: RemotingHeader, body: bytes) -> Reply:
+        return REFUSED if header.code == 3005 else (0, None, b"")
+
+    with AskedNode(decide) as master:
+        found, is_refused = fetch_tables(master.place, ("users", "offsets"), None, own)
+    assert (is_refused, found["offsets"]) == (False, {"offsetTable": {}})
+    assert STEP in str(found["users"])
+
+
+def test_a_keeper_that_a_master_keeps_out_knocks_again_after_seconds_not_each_look(
+    own: OwnCredentials,
+) -> None:
+    keeper = Mock(_own=OwnLogin(None, own), _knock_at=0.0, _why="as before")
+    with AskedNode(refuse) as master:
+        for now in (1.0, 1.5, 5.9, 6.0):
+            with pytest.raises(ServiceNotAvailable):
+                Keeper._follow(keeper, Mock(master=master.place), now)
+        assert len(master.asked) == 2
