@@ -127,7 +127,7 @@ def test_a_promoted_replica_has_users_and_messages_and_sees_its_old_master(
             send_hundred(site, master)
             end = master.log_state().appended
             wait_until(lambda: copy.log_state().flushed >= end, "the log did not come")
-            assert read_follow_state(copy.root).state == FOLLOWING
+            wait_until(lambda: read_follow_state(copy.root).state == FOLLOWING, "not following")
             wait_until(lambda: "alice" in read_users(copy.root)[0].users, "the users did not come")
             wait_until(lambda: not any(read_follow_state(copy.root).metadata.values()), "no tables")
             with closing(site.ask(copy, INNER)) as peer:
