@@ -56,7 +56,7 @@ class Sent(Protocol):
 class Asker:
     """Who sent a request over TCP, where users have to log in."""
 
-    port: "Port"
+    port: "AskingPort"
     user: str
     key: str
     address: str
@@ -101,7 +101,7 @@ class Asker:
             return NotLoggedIn("the key of this client is nobody's any more", KEY_HINT)
         user = rights.user(self.user)
         if self.needs is None and rights.authorizes and not (user and user.is_super):
-            return NotAllowed(f"User:{self.user} is no Super user any more.")
+            return NotAllowed(f"User:{self.user} is not a Super user any more.")
         why = self._why_not(self.needs or ())
         return None if why is None else NotAllowed(why[1], _hint(self.user, why[0]))
 
@@ -112,7 +112,7 @@ class Asker:
         return rights.why_not(self.user, needs, self.address)
 
 
-class Port:
+class AskingPort:
     """One for each process, for the thread of its loop."""
 
     def __init__(self, rights: Rights, audit: AuditLog, cluster: str = DEFAULT_CLUSTER) -> None:

@@ -1,7 +1,7 @@
 """Who has to log in, and what a user may do: one decision for all ends of a node.
 
-The ends differ in how they know who asks: `keelog.gateway.guard` by signatures, `node.access.port`
-by keys. What they ask of the table of users is here.
+The ends differ in how they know who asks: `keelog.gateway.guard` by signatures,
+`node.access.asking` by keys. Both ask the table of users here.
 """
 
 from node.access.user_table import UserTable

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import zmq
 
-from node.access.asking import Asker, Port
+from node.access.asking import Asker, AskingPort
 from node.access.audit import AuditLog
 from node.access.curve import Context, gate_of, server_keys
 from node.access.own_credentials import FirstUsers
@@ -193,7 +193,7 @@ class ControlEnd(NamedTuple):
     """The control socket, and what it asks of who sends requests."""
 
     server: Server
-    port: Port
+    port: AskingPort
 
     def close(self) -> None:
         self.server.close()
@@ -563,7 +563,7 @@ def _open_control(
     `UserTable`: a node does not start with a file of users that it cannot use."""
     rights = Rights(UserTable(options.root), settings)
     audit = AuditLog(options.root, AUDIT_FILE)
-    port = Port(rights, audit, options.broker.broker_cluster_name)
+    port = AskingPort(rights, audit, options.broker.broker_cluster_name)
     gate = gate_of(options.root, rights.table.user_of_key, audit) if places.has_keys else None
     place = places.control
     name = "" if place.bound == place.endpoint else place.endpoint

@@ -293,18 +293,7 @@ def answer_other(
         return answer(number)
     sees = None if asker is None or asker.sees_all else asker.sees
     if operation == "topics":
-        rows = [
-            {
-                "topic": topic.name,
-                "read_queues": topic.read_queues,
-                "write_queues": topic.write_queues,
-                "perm": topic.perm,
-                "retention_hours": topic.retention_hours,
-            }
-            for topic in table.all()
-            if sees is None or sees(Kind.TOPIC, topic.name)
-        ]
-        return answer(number, topics=rows)
+        return answer(number, topics=_topic_rows(table, sees))
     if operation == "create_topic":
         topic, created = table.create(requests.CREATE_TOPIC.parse(header))
         return answer(number, topic=topic.name, queues=topic.write_queues, created=created)
@@ -335,6 +324,21 @@ def answer_other(
         offsets.commit(name, group, places)
         return answer(number)
     raise UnknownOperation(f"the writer knows no operation {operation[:40]!a}")
+
+
+def _topic_rows(table: TopicTable, sees: Callable[[Kind, str], bool] | None) -> list[Header]:
+    """The list of topics; `sees` cuts it for a user."""
+    return [
+        {
+            "topic": topic.name,
+            "read_queues": topic.read_queues,
+            "write_queues": topic.write_queues,
+            "perm": topic.perm,
+            "retention_hours": topic.retention_hours,
+        }
+        for topic in table.all()
+        if sees is None or sees(Kind.TOPIC, topic.name)
+    ]
 
 
 Waiting = tuple[int, float, PendingRequest]
