@@ -171,6 +171,16 @@ class NotAllowed(RefusedError):
     status = "NO_PERMISSION"
 
 
+class NotLoggedIn(NotAllowed):
+    """A request of nobody that is known, where users have to log in.
+
+    `local`: the local socket of the node's supervisor, where the client seems to be of the same
+    machine: the node's own user needs no login there. Empty elsewhere.
+    """
+
+    local: str | None = None
+
+
 class SuperUserOnly(NotAllowed):
     """A change of users that makes a Super user, and is not asked for by one."""
 

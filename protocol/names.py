@@ -59,6 +59,8 @@ QUEUE_ID_MAX = 65_535
 SHORT_TOPIC_CHARS_MAX = 127
 """Topics of more characters need the record version with a two-byte topic length."""
 SYSTEM_PREFIX = "rmq_sys_"
+DEFAULT_CLUSTER = "DefaultCluster"
+"""The cluster of a node that is told no other (BrokerIdentity)."""
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 """Clients send to it what became of messages, and a send may create it."""
 NOT_FOR_CLIENTS = frozenset(

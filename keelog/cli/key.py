@@ -97,5 +97,6 @@ def show(directory: Path, output: Output) -> None:
 
 def _public_file(directory: Path) -> Path:
     from node.access import curve
+    from node.access.users_file import auth_dir
 
-    return curve.auth_dir(directory) / f"{curve.SERVER}{PUBLIC_SUFFIX}"
+    return auth_dir(directory) / f"{curve.SERVER}{PUBLIC_SUFFIX}"

@@ -167,14 +167,15 @@ class ClientCore:
                 if isinstance(answer, exchange.NodeAnswer) and answer.header.get("ok"):
                     return answer
                 decision = call.ended(*reply, self.retry, monotonic())
-        if isinstance(decision, errors.MqError):
+        goes_on = isinstance(decision, exchange.GOES_ON)
+        if isinstance(decision, errors.MqError) and not goes_on:
             raise decision
         arrival: exchange.Arrival[exchange.NodeAnswer] = exchange.Arrival()
         call.done = arrival
         if decision is None:
             self._io_of(call).call(call)
-        elif isinstance(decision, exchange.RepeatAfter):
-            self.reading.resume(call, decision.delay)
+        else:
+            self.reading.resume(call, decision)
         return arrival.wait()
 
     def _io_of(self, call: exchange.Call) -> IoThread:

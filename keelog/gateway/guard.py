@@ -19,16 +19,16 @@ from time import monotonic
 from keelog.gateway.connection import RemotingConnection, Request
 from keelog.gateway.login_failures import LoginFailures
 from node.access.audit import DONE, REFUSED, AuditEvent, AuditLog
+from node.access.rights import RESOURCE_CHARS_MAX, Rights
 from node.access.user_table import UserTable
 from node.runtime.process import now_ms
-from node.runtime.settings import AUTO, ON, Settings
-from protocol.access.decision import Kind, Need
-from protocol.access.needs import Needs, Super, sight_need, topic_that_counts
+from node.runtime.settings import Settings
+from protocol.access.decision import Kind
+from protocol.access.needs import Needs, topic_that_counts
 from protocol.access.remoting_needs import record_needs, remoting_needs, unknown_fields
 from protocol.access.signature import access_key, is_signed
 from protocol.access.users import User
 from protocol.errors import NotAllowed
-from protocol.names import RETRY_PREFIX
 from protocol.record.codec import Record
 from protocol.remoting.codes import RequestCode
 
@@ -38,10 +38,6 @@ TRUST_S = 60.0
 """How long a good signature counts for later requests of its user on the same encrypted connection
 (statefulAuthenticationCacheExpiredSecond). Nobody can put requests into TLS; on a plain connection
 each request is looked at."""
-RESOURCE_CHARS_MAX = 300
-"""Of a name in a refusal."""
-SIGHTS_MAX = 100_000
-"""Users' sights of topics that are remembered; then all are forgotten."""
 NO_LOGIN = "Authentication failed. Please verify the credentials and try again."
 NOT_PROVED = "check signature failed."
 OF_USERS = range(RequestCode.AUTH_CREATE_USER, RequestCode.AUTH_LIST_ACL + 1)
@@ -87,17 +83,7 @@ class AskingUser:
 
     def sees(self, topic: str) -> bool:
         """Whether a list that is cut to what the user has rights to names a topic."""
-        known, key = self.guard.sights(), (self.user.name, self.address, topic)
-        if key not in known:
-            known[key] = self._sees(topic)
-        return known[key]
-
-    def _sees(self, topic: str) -> bool:
-        if topic.startswith(RETRY_PREFIX):
-            need = sight_need(Kind.GROUP, topic.removeprefix(RETRY_PREFIX))
-        else:
-            need = sight_need(Kind.TOPIC, topic)
-        return self.may((need,))
+        return self.guard.sees(self.user.name, Kind.TOPIC, topic, self.address)
 
     def refusal(self) -> NotAllowed | None:
         """Why the request, which was let in, would not be now. None: it would be."""
@@ -110,11 +96,8 @@ class AskingUser:
         return None if why is None else NotAllowed(why[1])
 
 
-class Guard:
-    """One for each gateway, in the thread of its loop, for all its ports.
-
-    `is_on`: whether requests must prove who sent them. `authorizes`: whether access lists count.
-    """
+class Guard(Rights):
+    """One for each gateway, in the thread of its loop, for all its ports."""
 
     def __init__(
         self,
@@ -126,38 +109,11 @@ class Guard:
     ) -> None:
         """`cluster`: the name of the node's own. `not_served`: codes that are answered with 3,
         whoever asks."""
-        self._table = table
+        super().__init__(table, settings)
         self._cluster = cluster
         self._audit = audit
         self._not_served = not_served
         self.failures = LoginFailures(settings)
-        self._sights: dict[tuple[str, str, str], bool] = {}
-        """By user, address and topic: whether the user sees it, as of a revision of the table."""
-        self._sights_of = 0
-        self._asked = settings.authentication_enabled
-        self.authorizes = settings.authorization_enabled in (AUTO, ON)
-
-    @property
-    def is_on(self) -> bool:
-        """Whether requests must say who sent them, and prove it."""
-        return self._asked == ON or (self._asked == AUTO and bool(self._table.table.users))
-
-    def user(self, name: str) -> User | None:
-        """The user of this name, as of the last look."""
-        return self._table.table.users.get(name)
-
-    def sights(self) -> dict[tuple[str, str, str], bool]:
-        """What is known of who sees which topic: a list of all topics is asked for again and again,
-        and each one would be decided each time."""
-        if self._sights_of != self._table.revision or len(self._sights) >= SIGHTS_MAX:
-            self._sights_of = self._table.revision
-            self._sights.clear()
-        return self._sights
-
-    @property
-    def table(self) -> UserTable:
-        """The users and lists that count."""
-        return self._table
 
     def close(self) -> None:
         """Closes the audit log."""
@@ -209,7 +165,7 @@ class Guard:
         if not connection.is_encrypted:
             return False
         until, revision = connection.logins.get(name, (0.0, -1))
-        return revision == self._table.revision and monotonic() < until
+        return revision == self.table.revision and monotonic() < until
 
     def _logged_in(self, connection: RemotingConnection, name: str, address: str) -> None:
         until = monotonic() + TRUST_S if connection.is_encrypted else 0.0
@@ -219,29 +175,7 @@ class Guard:
             connection.logged_in()
         elif not until:
             return
-        connection.logins[name] = until, self._table.revision
-
-    def why_not(self, name: str, needs: Needs, address: str) -> tuple[str, str] | None:
-        """The resource of which a user lacks a right, and the text that says so; None where the
-        user may do all of it."""
-        table = self._table.table
-        user = table.users.get(name)
-        if user is None or not user.is_enabled:
-            return "", f"User:{name} is disabled."
-        if user.is_super:
-            return None
-        for need in needs:
-            if isinstance(need, Super):
-                if need.user == name:
-                    continue
-                return "", f"User:{name} has no permission from {address}, only Super users have."
-            entry = table.deciding(name, need, address)
-            if entry is None or not entry.allow:
-                which = "no matched policies" if entry is None else "the decision is deny"
-                resource = _shown(need)
-                text = f"User:{name} has no permission to access {resource} from {address}"
-                return resource, f"{text}, {which}."
-        return None
+        connection.logins[name] = until, self.table.revision
 
     def refused(self, name: str, address: str, code: int, resource: str, why: str) -> NotAllowed:
         """The refusal of a request, which is in the audit log now."""
@@ -261,10 +195,6 @@ class Guard:
 def address_of(ip: bytes) -> str:
     """An address as access lists name it. That of a connection is plain already."""
     return str(ipaddress.ip_address(ip))
-
-
-def _shown(need: Need) -> str:
-    return f"{need.kind}:{need.name[:RESOURCE_CHARS_MAX] or '*'}"
 
 
 def _operation(code: int) -> str:

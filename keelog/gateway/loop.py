@@ -33,6 +33,7 @@ from node.runtime.state_page import RUNNING, STOPPING, WorkerPage
 from node.store.identity.roles import load_master_epochs
 from protocol import errors, ha
 from protocol.addresses import DEFAULT_NODE, REMOTING_PORT, VIP_DISTANCE
+from protocol.names import DEFAULT_CLUSTER
 from protocol.wire.zmtp import AwakeLook
 
 log = logging.getLogger("keelog.gateway")
@@ -253,7 +254,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = process.child_parser("keelog.gateway.loop", __doc__)
     parser.add_argument("--bind", default=f"127.0.0.1:{REMOTING_PORT}", metavar="HOST:PORT")
     parser.add_argument("--node", default=DEFAULT_NODE, help="the node's control address")
-    parser.add_argument("--cluster", default="DefaultCluster")
+    parser.add_argument("--cluster", default=DEFAULT_CLUSTER)
     parser.add_argument("--broker", default=socket.gethostname())
     parser.add_argument("--broker-id", type=int, default=MASTER, metavar="N")
     parser.add_argument("--address", default="", metavar="HOST:PORT", help="what clients are told")

@@ -1,13 +1,13 @@
 """The operations `users` and `change_users` of the process that owns a store."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from node.access.audit import DONE, REFUSED, AuditEvent, AuditLog
 from node.access.user_table import OwnedUserTable
 from protocol import requests
 from protocol.access.changes import DELETE_ACL, Change
 from protocol.access.users import AccessTable, User, acl_info
-from protocol.errors import MqError
+from protocol.errors import MqError, NotAllowed
 from protocol.remoting.auth_bodies import AclInfo
 from protocol.wire.frames import Header, answer
 
@@ -17,41 +17,62 @@ PAGE_ENTRIES_MAX = 2_000
 """One page of `users` ends with the user whose list reaches it."""
 
 
+class Caller(NamedTuple):
+    """A user who asks for users or for a change of them, and from where."""
+
+    user: str
+    address: str
+
+
 class UserDesk:
     """Answers them; writes each change, and each that was refused, to the audit log."""
 
     def __init__(self, table: OwnedUserTable, audit: AuditLog) -> None:
-        self._table = table
-        self._audit = audit
+        self.table = table
+        self.audit = audit
 
-    def answer(self, operation: str, header: Header, number: int, now_ms: int) -> Header:
-        """The good answer. Raises BadRequest, and as `OwnedUserTable.change`."""
+    def answer(
+        self, operation: str, header: Header, number: int, now_ms: int, caller: Caller | None
+    ) -> Header:
+        """The good answer. Raises BadRequest, NotAllowed, and as `OwnedUserTable.change`.
+
+        `caller`: the user whose request it is; None for one over a local socket, whose sender says
+        in whose name.
+        """
         if operation == "users":
-            return answer(
-                number, **users_page(self._table.current(), *requests.USERS.parse(header))
-            )
+            return answer(number, **users_page(self.table.current(), *requests.USERS.parse(header)))
         asked = requests.CHANGE_USERS.parse(header)
+        if caller is not None:
+            if asked.by not in (None, caller.user):
+                raise NotAllowed(f"user {caller.user} asks in another's name", "leave out `by`")
+            asked = asked._replace(by=caller.user, address=caller.address)
         wanted = Change(asked.change, asked.name, asked.info, asked.policy, asked.resource)
-        before = self._table.table
+        before = self.table.table
         try:
-            after = self._table.change(wanted, asked.by, now_ms)
+            after = self.table.change(wanted, asked.by, now_ms)
         except MqError as error:
-            self._note(asked, REFUSED, error.reason, now_ms)
+            self._note(asked, caller, REFUSED, error.reason, now_ms)
             raise
-        self._note(asked, DONE, "", now_ms)
+        self._note(asked, caller, DONE, "", now_ms)
         return answer(number, changed=after is not before, revision=after.revision)
 
     def _note(
-        self, asked: requests.ChangeUsersFields, outcome: str, reason: str, now_ms: int
+        self,
+        asked: requests.ChangeUsersFields,
+        caller: Caller | None,
+        outcome: str,
+        reason: str,
+        now_ms: int,
     ) -> None:
         end, user = ("command", "") if asked.by is None else ("remoting", asked.by)
+        end = end if caller is None else "zeromq"
         what = f"{asked.name} {asked.resource}" if asked.change == DELETE_ACL else asked.name
         event = AuditEvent(end, user, asked.address, asked.change, what.strip(), outcome, reason)
-        self._audit.write(event, now_ms)
+        self.audit.write(event, now_ms)
 
     def close(self) -> None:
         """Closes the audit log."""
-        self._audit.close()
+        self.audit.close()
 
 
 def users_page(table: AccessTable, name: str | None, after: str) -> dict[str, Any]:

@@ -12,13 +12,17 @@ sent a request, because clients choose their own and may choose that of another.
 import os
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import zmq
 from zmq.utils import z85
 
+from node.access.audit import DONE, REFUSED, AuditEvent, AuditLog
+from node.access.users_file import auth_dir
 from node.runtime import disk
+from node.runtime.process import now_ms
 from node.runtime.store_paths import held_open
 from protocol.access.key_files import (
     KEY_FILE_BYTES_MAX,
@@ -32,9 +36,7 @@ from protocol.access.key_files import (
     parse_pair,
 )
 from protocol.errors import RefusedError, ServiceNotAvailable
-from protocol.names import KEELOG_DIR
 
-AUTH_DIR = "auth"
 SERVER = "server"
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 DOMAIN = b"keelog"
@@ -43,7 +45,7 @@ KEY_PROPERTY = "Keelog-Key"
 calls so itself does not count: ZeroMQ keeps the handler's."""
 ZAP_AT_ONCE = 64
 """Connections that one turn lets in or refuses."""
-_ZAP_FRAMES = 9
+_ZAP_FRAMES, _ADDRESS_AT = 9, 5
 _NOBLOCK = int(zmq.NOBLOCK)
 
 Context = zmq.Context[zmq.Socket[bytes]]
@@ -57,11 +59,8 @@ class CurveGate(NamedTuple):
 
     keys: KeyPair
     user_of_key: UserOfKey
-
-
-def auth_dir(root: Path) -> Path:
-    """Where the keys of a node are. Only its owner may enter it."""
-    return root / KEELOG_DIR / AUTH_DIR
+    audit: AuditLog | None = None
+    """Gets a line for each connection that was let in, or refused."""
 
 
 def new_pair() -> KeyPair:
@@ -76,6 +75,17 @@ def server_keys(root: Path) -> KeyPair | None:
         return read_pair(auth_dir(root) / f"{SERVER}{SECRET_SUFFIX}")
     except FileNotFoundError:
         return None
+
+
+def gate_of(root: Path, user_of_key: UserOfKey, audit: AuditLog | None = None) -> CurveGate:
+    """What the servers of a node with keys ask of clients.
+
+    Raises BadKey where the keys are gone, or may be known to others, OSError.
+    """
+    keys = server_keys(root)
+    if keys is None:
+        raise BadKey(f"{auth_dir(root)} has no keys any more", f"keelog key init {root}")
+    return CurveGate(keys, user_of_key, audit)
 
 
 def make_server_keys(root: Path) -> KeyPair:
@@ -146,10 +156,10 @@ def ask_for_keys(socket: "zmq.Socket[bytes]", keys: KeyPair) -> None:
 class ZapHandler:
     """Says which connections of a context are let in. For the thread of the server's loop."""
 
-    def __init__(self, context: Context, user_of_key: UserOfKey) -> None:
+    def __init__(self, context: Context, gate: CurveGate) -> None:
         """Make it before the server's socket is bound. Raises ServiceNotAvailable where the context
         has another one."""
-        self._user_of_key = user_of_key
+        self._gate = gate
         self.socket = context.socket(zmq.ROUTER)
         self.socket.setsockopt(zmq.LINGER, 0)
         try:
@@ -174,14 +184,25 @@ class ZapHandler:
         *_, mechanism, key = request
         text, user = z85.encode(key).decode() if len(key) == 32 else "", None
         if len(request) == _ZAP_FRAMES and mechanism == b"CURVE" and text:
-            user = self._user_of_key(text)
+            user = self._gate.user_of_key(text)
         head = [*request[:2], b"1.0", request[3]]
+        self._note(user, request)
         if not user:
             return [*head, b"400", b"unknown key", b"", b""]
         name, value = KEY_PROPERTY.encode(), text.encode()
         # Metadata of ZMTP: lengths of one byte and of four before name and value.
         known = bytes([len(name)]) + name + len(value).to_bytes(4, "big") + value
         return [*head, b"200", b"OK", user.encode(), known]
+
+    def _note(self, user: str | None, request: list[bytes]) -> None:
+        if self._gate.audit is None or len(request) <= _ADDRESS_AT:
+            return
+        address = request[_ADDRESS_AT].decode("ascii", "replace").removeprefix("::ffff:")
+        outcome, why = (DONE, "") if user else (REFUSED, "unknown key")
+        event = AuditEvent("zeromq", user or "", address, "login", "", outcome, why)
+        # A log that cannot be written keeps nobody out: each request is looked at.
+        with suppress(OSError):
+            self._gate.audit.write(event, now_ms())
 
     def close(self) -> None:
         """Nobody is let in any more."""

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from node.access.asking import Asker
 from node.reader.tail_cache import TailCache
 from node.runtime.process import met_damage, now_ms
 from node.serving.request_server import Payload
@@ -24,6 +25,8 @@ from node.store.query import look_up
 from node.store.query.pull import record_of, store_time
 from node.store.queues import bytes_of, list_topics
 from protocol import errors, requests
+from protocol.access.decision import Kind
+from protocol.access.needs import topic_that_counts
 from protocol.derived.file_layouts import UNIT_BYTES
 from protocol.ids import Queue, parse_offset_message_id
 from protocol.names import is_folder_name
@@ -84,8 +87,9 @@ def look_again(store: RunningStore, look: Callable[[], T]) -> T:
         return look()
 
 
-def get(store: RunningStore, tail: TailCache, wanted: Get) -> Answer:
-    """One record. Raises NotFound, StoreDamaged, MessageDamaged."""
+def get(store: RunningStore, tail: TailCache, wanted: Get, asker: Asker | None = None) -> Answer:
+    """One record, if `asker` may read its topic. Raises NotFound, StoreDamaged, MessageDamaged,
+    NotAllowed."""
     match wanted:
         case requests.GetByOffset(offset):
             raw = store.look_up(offset).raw
@@ -102,7 +106,17 @@ def get(store: RunningStore, tail: TailCache, wanted: Get) -> Answer:
         case requests.GetByQueue(topic, queue_id, offset, generation):
             store.removed.check_place(topic, generation)
             raw = tail.record(Queue(topic, queue_id), offset) or _by_queue(store, wanted).raw
+    if asker is not None:
+        _check_found(asker, raw)
     return Answer({"size": len(raw)}, raw)
+
+
+def _check_found(asker: Asker, raw: bytes) -> None:
+    """Asks for the topic of a stored record. Raises NotAllowed."""
+    record = decode(raw, 0)
+    if not isinstance(record, Record):
+        raise asker.refused("", "nobody knows the topic of a damaged record.", "")
+    asker.check_topic(topic_that_counts(record.topic, record.properties_raw))
 
 
 def _by_key(store: RunningStore, wanted: requests.GetByKey) -> Record:
@@ -140,8 +154,14 @@ def _by_queue(store: RunningStore, wanted: requests.GetByQueue) -> Record:
     return record_of(store.log, queue, offset, unit)
 
 
-def find_messages(store: RunningStore, topics: TopicsFile, wanted: requests.FindFields) -> Answer:
-    """A page of records with a key. Raises UnknownTopic, BadRequest for a cursor, StoreDamaged."""
+def find_messages(
+    store: RunningStore,
+    topics: TopicsFile,
+    wanted: requests.FindFields,
+    asker: Asker | None = None,
+) -> Answer:
+    """A page of records with a key, if `asker` may read the topic of each. Raises UnknownTopic,
+    BadRequest for a cursor, StoreDamaged, NotAllowed."""
     request = look_up.FindRequest(
         topic=wanted.topic,
         key=wanted.key,
@@ -159,6 +179,9 @@ def find_messages(store: RunningStore, topics: TopicsFile, wanted: requests.Find
         need_topic(store, topics, wanted.topic)
         page = look_up.FindPage([], None)  # the topic exists, but never had a message
     records = [record.raw for record in page.records]
+    if asker is not None:
+        for raw in records:
+            _check_found(asker, raw)
     sizes = struct.pack(f"<{len(records)}I", *map(len, records))
     fields = {"count": len(records), "sizes": sizes, "cursor": page.cursor}
     if page.damaged:
@@ -247,11 +270,14 @@ def _bounds(store: RunningStore, tail: TailCache, queue: Queue) -> dict[str, Any
     }
 
 
-def list_all_topics(store: RunningStore, topics: TopicsFile) -> Answer:
-    """The topics of config/topics.json, and those that only have a folder in consumequeue/."""
+def list_all_topics(store: RunningStore, topics: TopicsFile, asker: Asker | None = None) -> Answer:
+    """The topics of config/topics.json, and those that only have a folder in consumequeue/; of them
+    those that `asker` may see."""
     topics.reload()
     stored = filter(store.shows, filter(is_folder_name, list_topics(store.root)))
     names = sorted({*topics.topics, *stored})
+    if asker is not None and not asker.sees_all:
+        names = [name for name in names if asker.sees(Kind.TOPIC, name)]
     return Answer({"topics": [_row(store, name, topics.topics.get(name)) for name in names]})
 
 

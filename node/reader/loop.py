@@ -11,7 +11,11 @@ from typing import Any
 
 import zmq
 
-from node.access.known_keys import gate_of
+from node.access.asking import KEY_HINT, NO_KEY, Asker, Port
+from node.access.audit import AuditLog
+from node.access.curve import gate_of
+from node.access.rights import Rights
+from node.access.user_table import UserTable
 from node.reader import answers as lookups
 from node.reader.answers import Answer
 from node.reader.follower import ReaderSite, StoreFollower, open_fitting, transfer_limits
@@ -31,6 +35,7 @@ from node.store.opening import RunningStore
 from node.store.query.pull import TransferLimits
 from protocol import errors, requests
 from protocol.addresses import DEFAULT_PORT
+from protocol.names import DEFAULT_CLUSTER
 from protocol.wire import frames
 from protocol.wire.frames import Header
 
@@ -66,7 +71,9 @@ class ReaderService:
         limits: TransferLimits,
         send: Send,
         shards: int,
+        port: Port | None = None,
     ) -> None:
+        """`port`: asks who sent each request; None where everybody may do everything."""
         self.desk = PullDesk(store, self._deliver, shards)
         self.stats = ReaderStats()
         """Its owner may replace it before the first request."""
@@ -76,6 +83,7 @@ class ReaderService:
         self._topics = topics
         self._limits = limits
         self._send = send
+        self._port = port
 
     def handle(
         self, received: request_server.Received | request_server.BadFrames, now: float
@@ -95,15 +103,20 @@ class ReaderService:
             header = frames.unpack(received.header, HEADER_BYTES_MAX)
             operation = frames.check_envelope(header)
             number = header["id"]
+            port, asker = self._port, None
+            if port is not None and port.is_on:
+                asker = port.asker_of(received, operation, header)
             if received.payload is not None:
                 raise errors.BadRequest("a reader takes one frame, two came")
             if operation == PULL:
                 wanted = parse_pull(header, desk.store.settings, self._limits)
-                desk.pull(received.peer, number, wanted, now)
+                desk.pull(received.peer, number, wanted, now, asker)
                 if self.stats.pulls != pulls:
                     self.stats.took(operation, monotonic_ns() - began)
                 return
-            found = lookups.look_again(desk.store, lambda: self._answer(operation, header, now))
+            found = lookups.look_again(
+                desk.store, lambda: self._answer(operation, header, now, asker)
+            )
         except (errors.MqError, OSError) as error:
             number = frames.request_id(header) or frames.id_within(received.header)
             place = str(desk.store.root)
@@ -144,7 +157,21 @@ class ReaderService:
         self.stats.pulled(held.pull.queue.topic, header, payload)
         return self._send(held.peer, header, payload)
 
-    def _answer(self, operation: str, header: Header, now: float) -> Answer:
+    def decide_again(self, is_own: Callable[[bytes], bool]) -> None:
+        """Ends the held pulls whose users may not pull any more, or who never said who they are.
+        Call it when users have changed. `is_own`: whether a peer is at a local socket."""
+        is_on = self._port is not None and self._port.is_on
+
+        def refusal(held: Held) -> errors.MqError | None:
+            if held.asker is not None:
+                return held.asker.refusal()
+            if not is_on or is_own(held.peer):
+                return None
+            return errors.NotLoggedIn(NO_KEY, KEY_HINT)
+
+        self.desk.end_refused(refusal)
+
+    def _answer(self, operation: str, header: Header, now: float, asker: Asker | None) -> Answer:
         if operation == "ping":
             return Answer({})
         desk = self.desk
@@ -155,9 +182,10 @@ class ReaderService:
             case "get":
                 wanted = lookups.parse_get(header)
                 desk.see_end(now)
-                return lookups.get(store, tail, wanted)
+                return lookups.get(store, tail, wanted, asker)
             case "find":
-                found = lookups.find_messages(store, self._topics, requests.FIND.parse(header))
+                asked_for = requests.FIND.parse(header)
+                found = lookups.find_messages(store, self._topics, asked_for, asker)
                 self.stats.looked_up(bool(found.fields["count"]))
                 return found
             case "offsets":
@@ -171,7 +199,7 @@ class ReaderService:
             case "layout":
                 return lookups.layout(store, requests.LAYOUT.parse(header))
             case "topics":
-                return lookups.list_all_topics(store, self._topics)
+                return lookups.list_all_topics(store, self._topics, asker)
         raise errors.UnknownOperation(
             f"a reader knows no operation {operation[:40]!a}",
             "pull, get, find, offsets, seek, topics, fetch, layout or ping",
@@ -238,15 +266,18 @@ class Reader:
         server: request_server.Server,
         page: WorkerPage,
         context: Context,
+        port: Port | None = None,
     ) -> None:
         self.server = server
         self._page = page
+        self._port = port
         self.service = ReaderService(
             open_fitting(site),
             TopicsFile(site.root),
             transfer_limits(site.settings),
             server.send,
             site.shards,
+            port,
         )
         self._follower = StoreFollower(site, self.service.desk, page, context)
         number = int(site.slot.removeprefix(READER))
@@ -295,6 +326,8 @@ class Reader:
         """One turn: takes in the pages, serves requests, wakes held pulls, times out, beats."""
         follower = self._follower
         follower.begin_turn(now, is_rung)
+        if self._port is not None and self._port.look(now):
+            self.service.decide_again(self.server.is_own)
         service, requests, look_ups = self.service, self.service.requests, self.service.look_ups
         for _ in range(REQUESTS_AT_ONCE):
             received = self.server.receive()
@@ -339,6 +372,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--bind", default=f"tcp://127.0.0.1:{DEFAULT_PORT + 2}")
     parser.add_argument("--local", default="", metavar="IPC", help="for clients of this machine")
     parser.add_argument("--keys", action="store_true", help="clients over TCP come with keys")
+    parser.add_argument("--cluster", default=DEFAULT_CLUSTER, help="the cluster of the node")
     parser.add_argument("--index", type=int, default=0, metavar="I", help="which reader this is")
     parser.add_argument(
         "--shards", type=int, default=1, metavar="N", help="how many queue workers the node has"
@@ -364,15 +398,18 @@ def _serve(child: process.ChildProcess, settings: Settings, stop: process.StopFl
     with process.take_place(root, site.slot) as page:
         context: Context = zmq.Context()
         bulk = request_server.bulk_socket(options.local) if options.local else ""
-        gate = gate_of(root) if options.keys else None
+        table, audit = UserTable(root), AuditLog(root, f"audit.{site.slot}.log")
+        port = Port(Rights(table, settings), audit, options.cluster)
+        gate = gate_of(root, table.user_of_key, audit) if options.keys else None
         server = open_server(
             gate, context, options.bind, frame_bytes_max=FRAME_BYTES_MAX, answers_max=ANSWERS_MAX,
             local=options.local, bulk=bulk,
         )  # fmt: skip
-        reader = Reader(site, server, page, context)
+        reader = Reader(site, server, page, context, port)
         child.report_ready(server.endpoint)
         reader.run(stop)
         reader.close()
+        port.close()
         context.term()
 
 

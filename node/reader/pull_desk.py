@@ -23,6 +23,7 @@ from functools import lru_cache
 from itertools import count
 from typing import Any
 
+from node.access.asking import Asker
 from node.reader.answers import Answer, look_again
 from node.reader.tail_cache import TailCache, Taken
 from node.runtime.settings import Settings
@@ -195,7 +196,7 @@ class Held:
     `next_offset`: where the next look begins, after the units that were scanned. `answered`: where
     the last answer of a stream ended; `bytes`: the payload of its answers. `undecided_below`: the
     end of the queue is unknown until its worker has come to this log offset; None if the pull only
-    waits for messages.
+    waits for messages. `asker`: who pulls, where that counts.
     """
 
     peer: bytes
@@ -207,6 +208,7 @@ class Held:
     undecided_below: int | None = None
     answered: int | None = None
     bytes: int = 0
+    asker: Asker | None = None
 
     @property
     def begin(self) -> int:
@@ -272,15 +274,18 @@ class PullDesk:
 
     # Pulls
 
-    def pull(self, peer: bytes, number: int, wanted: Pull, now: float) -> None:
-        """Serves a pull of this peer, or holds it. Raises `trouble`, NodeBusy, StoreDamaged, and
-        what reading raises."""
+    def pull(
+        self, peer: bytes, number: int, wanted: Pull, now: float, asker: Asker | None = None
+    ) -> None:
+        """Serves a pull of this peer, or holds it for `asker`. Raises `trouble`, NodeBusy,
+        StoreDamaged, and what reading raises."""
         if self.trouble is not None:
             raise self.trouble
         store, tail = self.store, self.tail
         if store.removed.topics:
             store.removed.check_place(wanted.queue.topic, wanted.generation)
-        held = Held(peer, number, wanted, now + wanted.wait_ms / 1000, wanted.offset)
+        deadline = now + wanted.wait_ms / 1000
+        held = Held(peer, number, wanted, deadline, wanted.offset, asker=asker)
         found = self._ahead.answer(store, wanted, tail.ends.get(wanted.queue, 0))
         if found is not None:
             self._deliver(held, found, AT_ONCE)

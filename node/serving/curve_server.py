@@ -27,7 +27,7 @@ class CurveServer(Server):
         """See `open_server`."""
         self._gate = gate
         # Before the socket is there: no connection comes to it that nobody would look at.
-        self._zap = ZapHandler(context, gate.user_of_key)
+        self._zap = ZapHandler(context, gate)
         try:
             super().__init__(context, endpoint, **more)
         except BaseException:
@@ -56,15 +56,14 @@ class CurveServer(Server):
         try:
             key = str(received.frame.get(KEY_PROPERTY))
         except zmq.ZMQError:
-            # Over TCP every message has it. This one is the bulk socket's, which takes own users.
-            return received._replace(frame=None)
+            key = ""  # each connection that was let in has one
         user = self._gate.user_of_key(key)
         if user is None:
             error = NotAllowed(
                 "the key of this client is nobody's any more", "ask whoever runs the node"
             )
             return BadFrames(received.peer, id_within(received.header), error)
-        return received._replace(user=user)
+        return received._replace(user=user, key=key)
 
     def close(self, *arguments: int) -> None:
         """As that of `Server`."""

@@ -30,6 +30,7 @@ import zmq
 from node.runtime.event_log import Seldom, fields
 from node.runtime.shortage import as_refusal, backlog
 from node.serving import doors
+from protocol.access.decision import plain_address
 from protocol.errors import BadRequest, MqError, NodeBusy
 from protocol.ids import Host
 from protocol.wire import frames, zmtp
@@ -80,6 +81,7 @@ _NOBLOCK = int(zmq.NOBLOCK)
 _READ, _BOTH = select.EPOLLIN, select.EPOLLIN | select.EPOLLOUT
 _APART = nullcontext()
 _LOCAL = Host(bytes([127, 0, 0, 1]), 0)
+_PEER_ADDRESS = "Peer-Address"
 
 Payload = zmtp.Sendable
 Request = tuple[bytes, list[zmtp.Payload]]
@@ -103,19 +105,30 @@ class Received(NamedTuple):
     payload: bytes | memoryview | None
     """A large one is ZeroMQ's own memory, which lives as long as this does."""
     frame: zmq.Frame | None = None
-    """The header as it came over the network, or in bulk: it knows where from."""
+    """The header as it came over the network: it knows where from."""
     user: str = ""
     """Whose key the connection has, at a server that asks for keys."""
+    key: str = ""
+    """That key."""
 
     @property
     def is_own(self) -> bool:
         """Whether it came over a local socket, where the node's own user and root alone connect."""
         return self.frame is None
 
+    @property
+    def address(self) -> str:
+        """Where the connection comes from, as access lists name it; empty for a local socket, and
+        for a connection that was gone before it could be seen."""
+        try:
+            return "" if self.frame is None else plain_address(str(self.frame.get(_PEER_ADDRESS)))
+        except (ValueError, zmq.ZMQError):
+            return ""
+
     def sender(self) -> Host:
         """Where the connection comes from, port 0; 127.0.0.1 for ipc (design: born host)."""
         try:
-            found = "" if self.frame is None else str(self.frame.get("Peer-Address"))
+            found = "" if self.frame is None else str(self.frame.get(_PEER_ADDRESS))
             address = ipaddress.ip_address(found)
         except (ValueError, zmq.ZMQError):
             return _LOCAL
@@ -412,7 +425,11 @@ class LocalEnd:
 
 
 class Server:
-    """A bound ROUTER socket, and a local one beside it. Only one thread may use it all."""
+    """A bound ROUTER socket, and local ones beside it. Only one thread may use it all.
+
+    That in bulk is a socket of its own: what ZeroMQ says of where a request comes from may be a
+    word of its sender, for a connection that ends before it is looked at.
+    """
 
     def __init__(
         self,
@@ -428,7 +445,7 @@ class Server:
 
         `answers_max`: what ZeroMQ keeps for a peer that does not read; those with a payload may
         have ZERO_COPY_BYTES_MIN bytes each. `local` and `bulk` are bound too if given: a
-        `LocalEnd`, and another name of the socket. Clients can do without, so those may fail.
+        `LocalEnd`, and a socket of ZeroMQ. Clients can do without, so those may fail.
         `name`: the endpoint as people gave it, for errors, where that names a host.
         Raises BadRequest for an address that cannot be, ServiceNotAvailable for one in use.
         """
@@ -437,27 +454,25 @@ class Server:
         self.unsent: dict[bytes, Behind] = {}
         """What is kept here for slow peers: call `receive` again soon, which sends it."""
         self._sent_again_at = 0.0
-        self._unsent_count = 0
-        self._unsent_bytes = 0
+        self._unsent_count = self._unsent_bytes = 0
         self._owed = Owed()
         waiting_max = backlog(BACKLOG)
         self.socket = _router(context, endpoint, frame_bytes_max, answers_max, waiting_max)
         self._doors = doors.Doors(self.socket, waiting_max)
-        self._alone = [(self.socket, int(zmq.POLLIN))]
+        self.remote = [self.socket]
+        """The sockets of ZeroMQ: that for clients from anywhere, and that in bulk."""
+        self._polled = [(self.socket, int(zmq.POLLIN))]
         self._local: LocalEnd | None = None
         self.local = ""
         """The local socket, if it could be bound."""
-        self._is_local_next = False
+        self._is_local_next = self._is_bulk_next = False
         self.may_have_remote = True
         """Whether `receive` looks at ZeroMQ's socket. A `RequestWait` sets it: a look costs as much
         as a small append."""
+        self._bulk_prefix = secrets.token_bytes(PEER_BYTES)
         # What `socket.send` calls once it has looked for options that a ROUTER does not have.
         self._send: Callable[..., object] = super(zmq.Socket, self.socket).send
         try:
-            if bulk:
-                with _may_fail(bulk):
-                    doors.take_own_users(self.socket)
-                    self.socket.bind(bulk)
             self._guard(self.socket)
             self.endpoint = self._doors.bind(endpoint, name)
             """Where clients connect: the real port for `:0` or `:*`."""
@@ -466,12 +481,24 @@ class Server:
                     limits = frame_bytes_max, answers_max, UNSENT_S_MAX
                     self._local = LocalEnd(local, *limits, self._owed)
                     self.local = local
+            if bulk:
+                made = _router(context, bulk, frame_bytes_max, answers_max, waiting_max)
+                self._open_bulk(made, bulk)
         except MqError:
             self._doors.close()
             self.socket.close(0)
             raise
         self.ready: deque[Request] = deque() if self._local is None else self._local.ready
         """Requests that `receive` has and that do not make `watched` readable."""
+
+    def _open_bulk(self, socket: "zmq.Socket[bytes]", name: str) -> None:
+        with _may_fail(name):
+            doors.take_own_users(socket)
+            socket.bind(name)
+            self.remote.append(socket)
+            self._polled.append((socket, int(zmq.POLLIN)))
+            return
+        socket.close(0)
 
     def _guard(self, socket: "zmq.Socket[bytes]") -> None:
         """Called before the socket is bound to `endpoint`, for a kind that asks clients for more
@@ -485,8 +512,16 @@ class Server:
 
     @property
     def watched(self) -> "tuple[zmq.Socket[bytes] | int, ...]":
-        """The ZeroMQ socket and the descriptor that become readable when a request comes."""
-        return (self.socket,) if self._local is None else (self.socket, self._local.fd)
+        """The ZeroMQ sockets and the descriptor that become readable when a request comes."""
+        return (*self.remote,) if self._local is None else (*self.remote, self._local.fd)
+
+    def is_own(self, peer: bytes) -> bool:
+        """Whether a peer is connected to a local socket."""
+        is_local = self._local is not None and peer in self._local.peers
+        return is_local or self._is_in_bulk(peer)
+
+    def _is_in_bulk(self, peer: bytes) -> bool:
+        return len(self.remote) > 1 and peer.startswith(self._bulk_prefix)
 
     def receive(self) -> Received | BadFrames | None:
         """The next request, or None. Never raises for anything that a peer sent."""
@@ -511,32 +546,31 @@ class Server:
         return BadFrames(peer, _id_of(header), _too_many(len(parts), sum(map(len, parts))))
 
     def _receive_remote(self) -> Received | BadFrames | None:
-        socket = self.socket
         # A receive without a message costs four times as much as this poll.
-        if not zmq.zmq_poll(self._alone, 0):
+        ready = zmq.zmq_poll(self._polled, 0)
+        if not ready:
             return None
+        # In turns: neither of both keeps the other waiting.
+        self._is_bulk_next = not self._is_bulk_next
+        is_in_bulk = ready[-1 if self._is_bulk_next else 0][0] is not self.socket
+        socket = self.remote[is_in_bulk]
         try:
             peer = socket.recv(_NOBLOCK)
             frame = socket.recv(_NOBLOCK, copy=False)
         except zmq.Again:
             return None
         header = frame.bytes
+        origin = None if is_in_bulk else frame
+        if is_in_bulk:
+            peer = self._bulk_prefix + peer
         if not frame.more:
-            return Received(peer, header, None, frame)
+            return Received(peer, header, None, origin)
         second = socket.recv(_NOBLOCK, copy=False)
         is_small = len(second) < ZERO_COPY_BYTES_MIN
         payload = second.bytes if is_small else second.buffer
         if not second.more:
-            return Received(peer, header, payload, frame)
-        return BadFrames(peer, _id_of(header), self._drain(len(header) + len(payload)))
-
-    def _drain(self, size: int) -> BadRequest:
-        """Reads off the rest of a message, frame by frame. ZeroMQ has all of it by now."""
-        count = FRAMES_MAX
-        while self.socket.getsockopt(zmq.RCVMORE):
-            size += len(self.socket.recv())
-            count += 1
-        return _too_many(count, size)
+            return Received(peer, header, payload, origin)
+        return BadFrames(peer, _id_of(header), _drain(socket, len(header) + len(payload)))
 
     def send(self, peer: bytes, header: Mapping[str, Any], payload: Payload | None = None) -> bool:
         """Sends an answer, or keeps it for a peer that reads slowly; False when the peer is gone.
@@ -564,9 +598,12 @@ class Server:
         """Whether the peer is there; None when its connection takes no more answers now."""
         if self._local is not None and (connection := self._local.peers.get(peer)) is not None:
             return self._local.send(connection, header, payload)
-        send = self._send
+        socket, send, name = self.socket, self._send, peer
+        if self._is_in_bulk(peer):
+            socket, name = self.remote[1], peer.removeprefix(self._bulk_prefix)
+            send = super(zmq.Socket, socket).send
         try:
-            send(peer, _FIRST_FRAME)
+            send(name, _FIRST_FRAME)
         except zmq.Again:
             return None
         except zmq.ZMQError as error:
@@ -581,7 +618,7 @@ class Server:
             send(payload)
         else:
             send(header, _MORE)
-            tracker = self.socket.send(payload, 0, copy=False, track=True)
+            tracker = socket.send(payload, 0, copy=False, track=True)
             self._owed.add(peer, tracker, len(payload))
         return True
 
@@ -640,7 +677,8 @@ class Server:
         if local is not None:
             local.close()
         self._doors.close()
-        self.socket.close(max(0, linger_ms - int((monotonic() - begin) * 1000)))
+        for one in self.remote:
+            one.close(max(0, linger_ms - int((monotonic() - begin) * 1000)))
 
 
 def serve_waiting(
@@ -698,8 +736,19 @@ class RequestWait:
         ):
             ready = zmq.zmq_poll(watched, timeout_ms)
         if (server := self._server) is not None:
-            server.may_have_remote = any(one is server.socket for one, _ in ready)
+            server.may_have_remote = any(
+                one is remote for one, _ in ready for remote in server.remote
+            )
         return ready
+
+
+def _drain(socket: "zmq.Socket[bytes]", size: int) -> BadRequest:
+    """Reads off the rest of a message, frame by frame. ZeroMQ has all of it by now."""
+    count = FRAMES_MAX
+    while socket.getsockopt(zmq.RCVMORE):
+        size += len(socket.recv())
+        count += 1
+    return _too_many(count, size)
 
 
 def bulk_socket(local: str) -> str:

@@ -1,6 +1,7 @@
 """The files of staged batches, below `keelog/staging/`.
 
     staging/<query>/published            the last batch of a query that was published
+    staging/<query>/owner                the user who began the query; none: the operator
     staging/<query>/<batch>/<stage>.stage  frames of records, not in the log yet
     staging/<query>/<batch>/journal      a publication that has begun and is not recorded yet
     staging/.problems/<query>.<batch>    why a publication that has begun cannot end
@@ -28,6 +29,7 @@ TRASH_DIR = ".trash"
 BATCH_MAX = 2**63 - 1
 _PUBLISHED_FILE = "published"
 _JOURNAL_FILE = "journal"
+_OWNER_FILE = "owner"
 _STAGE_SUFFIX = ".stage"
 _MAGIC = 0x4B535447
 _HEAD = struct.Struct(">IIIII")
@@ -274,6 +276,23 @@ def load_published(root: Path, query: str) -> Published | None:
     except ValueError as error:
         raise _damaged(path, str(error)) from None
     return Published(number, time_ms, bool(final))
+
+
+def save_owner(root: Path, query: str, user: str) -> None:
+    """Records whose a query is, durably. Its folder is made where there is none."""
+    disk.make_durable_dir(query_dir(root, query))
+    save_sealed(root, query_dir(root, query) / _OWNER_FILE, f"{user}\n")
+
+
+def load_owner(root: Path, query: str) -> str:
+    """The user who began a query; empty for the operator. Raises StoreDamaged."""
+    path = query_dir(root, query) / _OWNER_FILE
+    if not path.exists():
+        return ""
+    try:
+        return _text(root, path).removesuffix("\n")
+    except ValueError as error:
+        raise _damaged(path, str(error)) from None
 
 
 def _text(root: Path, path: Path) -> str:

@@ -87,8 +87,9 @@ def child_command(child: plan.Child, options: Options, places: NodePlaces, held:
     arguments = [str(options.root), *_arguments(child, options, places), "--held", held]
     if child.local:
         arguments += ["--local", child.local]
-    if places.has_keys and child.role in (plan.ChildRole.WRITER, plan.ChildRole.READER):
-        arguments += ["--keys"]
+    if child.role in (plan.ChildRole.WRITER, plan.ChildRole.READER):
+        arguments += ["--cluster", options.broker.broker_cluster_name]
+        arguments += ["--keys"] if places.has_keys else []
     for pair in options.pairs:
         arguments += ["-X", pair]
     return command(options.modules[child.role], arguments)

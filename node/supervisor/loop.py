@@ -15,13 +15,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import zmq
 
-from node.access.curve import Context, CurveGate, server_keys
-from node.access.known_keys import gate_of
+from node.access.asking import Asker, Port
+from node.access.audit import AuditLog
+from node.access.curve import Context, gate_of, server_keys
+from node.access.rights import Rights
 from node.access.tls_settings import ClientAuth, client_tls, server_tls
+from node.access.user_table import UserTable
 from node.runtime import process as processes
 from node.runtime.addresses import loopback
 from node.runtime.disk import NO_RESOURCES, if_room
@@ -41,7 +44,8 @@ from node.supervisor.plan import READ_ONLY, TRIED_AGAIN, Child, ChildRole, Child
 from node.supervisor.service import NodeLog, ServiceManager, node_log, stop_at_end_of
 from node.supervisor.status import DamageList, NodeView, health, routes, status
 from protocol import errors
-from protocol.addresses import ANY_HOST, VIP_DISTANCE, at_host
+from protocol.access.decision import Kind
+from protocol.addresses import ANY_HOST, VIP_DISTANCE, at_host, is_loopback
 from protocol.human_text import printable
 from protocol.names import COMMIT_LOG_DIR
 from protocol.status import as_json
@@ -53,6 +57,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("keelog.supervisor")
 
 CONTROL_FRAME_BYTES_MAX = 64 * 1024
+AUDIT_FILE = "audit.supervisor.log"
 NO_PROCESS = NO_RESOURCES | {errno.EAGAIN}
 """Errors of a process start for want of descriptors, memory or processes."""
 
@@ -114,10 +119,9 @@ def serve(options: Options) -> int:
             before_start.check_free(ports, before_start.FREED_S_MAX)
         # Only here, for all processes: keys that are made meanwhile count from the next start on.
         places = places._replace(has_keys=server_keys(options.root) is not None)
-        gate = gate_of(options.root) if places.has_keys else None
-        server = _bind(ends.enter_context(zmq.Context()), places, gate)
-        ends.callback(server.close)
-        node = Supervisor(options, settings, held, server, places, events, started_at, tls)
+        control = _open_control(ends.enter_context(zmq.Context()), places, options, settings)
+        ends.callback(control.close)
+        node = Supervisor(options, settings, held, control, places, events, started_at, tls)
         code = node.run(stop)
         return processes.EXIT_UNEXPECTED if code == processes.EXIT_OK and threads else code
 
@@ -167,6 +171,17 @@ def _watch_threads(stop: processes.StopFlag) -> list[str]:
     return ended
 
 
+class ControlEnd(NamedTuple):
+    """The control socket, and what it asks of who sends requests."""
+
+    server: Server
+    port: Port
+
+    def close(self) -> None:
+        self.server.close()
+        self.port.close()
+
+
 class Supervisor:
     """The loop. It owns the children's processes and the control socket."""
 
@@ -175,7 +190,7 @@ class Supervisor:
         options: Options,
         settings: Settings,
         held: HeldStore,
-        server: Server,
+        control: ControlEnd,
         places: child_process.NodePlaces,
         events: NodeLog,
         started_at: float,
@@ -185,8 +200,8 @@ class Supervisor:
         self.settings = settings
         self._tls = tls
         self.held = held
+        self.server, self.port = server, _ = control
         self.place = places.control.with_port_of(server.endpoint)
-        self.server = server
         self.events = events
         self.children = _children(options, settings)
         self._places = places._replace(control=self.place, local=server.local)
@@ -474,7 +489,8 @@ class Supervisor:
         sleep_s = sleep_s if due is None else min(max(due - now, 0.0), sleep_s)
         poller.poll(int(sleep_s * 1000) + 1)
         self.server.turn()
-        answer_clients(self.server, self.view)
+        self.port.look(time.monotonic())
+        answer_clients(ControlEnd(self.server, self.port), self.view)
 
     def view(self) -> NodeView:
         """The node as it is now. Any thread may call it: it changes nothing."""
@@ -494,6 +510,7 @@ class Supervisor:
             log_file=self.events.file,
             damage=self._damage,
             tls=None if self._tls is None else self._tls.state(),
+            users_problem=self.port.users.problem,
         )
 
 
@@ -508,43 +525,80 @@ def _children(options: Options, settings: Settings) -> list[Child]:
     )
 
 
-def _bind(context: Context, places: child_process.NodePlaces, gate: CurveGate | None) -> Server:
-    """Opens the socket. Raises RefusedError for a taken address: waiting will not free it."""
+def _open_control(
+    context: Context, places: child_process.NodePlaces, options: Options, settings: Settings
+) -> ControlEnd:
+    """Opens the socket. Raises RefusedError for a taken address: waiting will not free it; and as
+    `UserTable`: a node does not start with a file of users that it cannot use."""
+    rights = Rights(UserTable(options.root), settings)
+    audit = AuditLog(options.root, AUDIT_FILE)
+    port = Port(rights, audit, options.broker.broker_cluster_name)
+    gate = gate_of(options.root, rights.table.user_of_key, audit) if places.has_keys else None
     place = places.control
     name = "" if place.bound == place.endpoint else place.endpoint
     try:
-        return open_server(
+        server = open_server(
             gate, context, place.bound, frame_bytes_max=CONTROL_FRAME_BYTES_MAX, name=name,
             local=places.local,
         )  # fmt: skip
     except errors.ServiceNotAvailable as error:
         raise errors.RefusedError(error.reason, error.hint) from None
+    return ControlEnd(server, port)
 
 
-def answer_clients(server: Server, view: Callable[[], NodeView]) -> None:
+def answer_clients(control: ControlEnd, view: Callable[[], NodeView]) -> None:
     """Replies to requests that wait, up to a number that does not delay the supervisor's work."""
+    server, port = control
 
     def reply(operation: str, header: frames.Header, received: Received) -> frames.Header:
+        try:
+            asker = port.asker_of(received, operation, header) if port.is_on else None
+        except errors.NotLoggedIn as error:
+            # A client of the same user can go on there; that of another one gets nothing.
+            if received.address and is_loopback(received.address):
+                error.local = server.local or None
+            raise
         if received.payload is not None:
             raise errors.BadRequest(f"{operation[:40]!a} is one frame, two came")
-        number = frames.request_id(header)
-        match operation:
-            case "routes":
-                return frames.answer(number, **routes(view(), received.is_own))
-            case "status":
-                return frames.answer(number, **as_json(status(view())))
-            case "health":
-                return frames.answer(number, **as_json(health(view())))
-            case "members":
-                return frames.answer(number, groups=read_members(view().root))
-            case "ping":
-                return frames.answer(number)
-        raise errors.UnknownOperation(
-            f"the supervisor knows no operation {operation[:40]!a}",
-            "ask routes where the writer and the readers are",
-        )
+        found = _answer(operation, view, received.is_own, asker)
+        return frames.answer(frames.request_id(header), **found)
 
     serve_waiting(server, _ANSWERS_AT_ONCE, "the supervisor", reply, CONTROL_FRAME_BYTES_MAX)
+
+
+def _answer(
+    operation: str, view: Callable[[], NodeView], is_own: bool, asker: Asker | None
+) -> dict[str, Any]:
+    """The fields of a good answer. Raises UnknownOperation."""
+    match operation:
+        case "routes":
+            return routes(view(), is_own)
+        case "status":
+            return dict(as_json(status(view())))
+        case "health":
+            return dict(as_json(health(view())))
+        case "members":
+            return {"groups": _seen(read_members(view().root), asker)}
+        case "ping":
+            return {}
+    raise errors.UnknownOperation(
+        f"the supervisor knows no operation {operation[:40]!a}",
+        "ask routes where the writer and the readers are",
+    )
+
+
+def _seen(groups: dict[str, Any], asker: Asker | None) -> dict[str, Any]:
+    """The groups that who asks may see, and of each the topics."""
+    if asker is None or asker.sees_all:
+        return groups
+    found = {name: dict(group) for name, group in groups.items() if asker.sees(Kind.GROUP, name)}
+    for group in found.values():
+        topics = group.get("topics") or ()
+        group["topics"] = [topic for topic in topics if asker.sees(Kind.TOPIC, topic)]
+        for part in ("queues", "pulled"):
+            rows = (group.get(part) or {}).items()
+            group[part] = {topic: row for topic, row in rows if asker.sees(Kind.TOPIC, topic)}
+    return found
 
 
 @contextmanager

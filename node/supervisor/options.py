@@ -13,7 +13,7 @@ from node.supervisor import bind
 from node.supervisor.plan import ChildRole, RestartLimits
 from protocol.addresses import DEFAULT_NODE
 from protocol.errors import BadRequest, IllegalMessage
-from protocol.names import check_topic, module_name
+from protocol.names import DEFAULT_CLUSTER, check_topic, module_name
 
 BROKER_ID_MAX = 2**31 - 1
 QUEUE_WORKERS_MAX = 64
@@ -93,7 +93,7 @@ class NetworkSettings:
 class BrokerSettings:
     """How a node calls itself towards RocketMQ's clients: properties of a broker, in snake case."""
 
-    broker_cluster_name: str = setting("DefaultCluster", "the cluster of the node")
+    broker_cluster_name: str = setting(DEFAULT_CLUSTER, "the cluster of the node")
     broker_name: str = setting(
         "", "the name of the node in its cluster, unlike any other there; empty: the host's name"
     )

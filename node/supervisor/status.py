@@ -163,6 +163,8 @@ class NodeView:
     """Whether clients of this machine are given its local sockets."""
     tls: TlsState | None = None
     """None for a node without TLS."""
+    users_problem: str = ""
+    """Why the file of users cannot be used; empty while it can."""
 
 
 def routes(view: NodeView, is_own: bool = False) -> Fields:
@@ -402,7 +404,7 @@ def health(view: NodeView) -> HealthStatus:
     silent = plan.silence(view.children, view.options.limits)
     ahead_ms = store_ahead_ms(log)
     clock = f"the newest store time lies {ahead_ms / 1000:.0f} s ahead of it: it is wrong, or was"
-    problems = list(staging_files.problems(view.root))
+    problems, problem = list(staging_files.problems(view.root)), view.users_problem
     damage = view.damage.text(view.options.root)
     master = view.settings.follow
     appends = f"none are taken, the node follows {master}" if master else "accepted"
@@ -421,6 +423,8 @@ def health(view: NodeView) -> HealthStatus:
         _check("clock", ahead_ms <= WARN_AHEAD_MS, clock if ahead_ms else "no store time is ahead"),
         _check("publications", not problems, "; ".join(problems) or "none is stuck"),
         # Reads of everything else go on: one bad record must not cost a node its clients.
+        # All processes that hold the users look at the same file, as often as the supervisor.
+        _check("users", not problem, problem or "the file of users can be used, or there is none"),
         _check("damage", not damage, damage or "none was met since the start"),
         _check("disk", not space.shortage, disk_text(space)),
     )

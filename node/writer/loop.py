@@ -16,7 +16,7 @@ from time import monotonic_ns, time_ns
 
 import zmq
 
-from node.access.known_keys import gate_of
+from node.access.curve import CurveGate, gate_of
 from node.runtime import disk, process
 from node.runtime.event_log import fields
 from node.runtime.run_files import ANOTHER_MASTER, STEP, OtherMaster, read_other_master
@@ -42,6 +42,7 @@ from node.writer.stats import WriterStats
 from node.writer.store import WriterStore, open_writer_store, store_host_of
 from protocol.addresses import DEFAULT_PORT
 from protocol.errors import BadRequest, MqError, NodeBusy, ServiceNotAvailable, StoreMoved
+from protocol.names import DEFAULT_CLUSTER
 from protocol.request_fields import WAIT_FLUSHED, WAIT_NONE
 from protocol.wire.frames import Header, check_envelope, id_within, refusal, request_id, unpack
 
@@ -76,6 +77,7 @@ class Writer:
     def __init__(self, store: WriterStore, server: Server, workers: Waiters) -> None:
         self.store = store
         self.settings: Settings = store.settings
+        self.port = store.port
         self.server = server
         self.workers = workers
         now = time.monotonic()
@@ -159,6 +161,7 @@ class Writer:
         self.store.read_on(is_busy=self._last_count > 0)
         if now - self.last_heartbeat >= HEARTBEAT_S:
             check_held()
+            self.port.look(now)
             self.store.page.publish(flush_began_ms=self.flushing.flush_began_ms)
             self.store.beat()
             process.met_damage.turn(now)
@@ -234,12 +237,13 @@ class Writer:
         try:
             header = unpack(received.header)
             operation = check_envelope(header)
+            asker = self.port.asker_of(received, operation, header) if self.port.is_on else None
             if operation in APPENDS:
                 is_full = self.waiting.is_full or self.store.retention.full is not None
                 if is_full or self.stopping or self._newer_master is not None:
                     self._refuse_append()
                 if operation == "append":
-                    pending = requests.pending_append(received, header, self.store)
+                    pending = requests.pending_append(received, header, self.store, asker)
                 else:
                     pending = requests.pending_send(received, header, self.store)
                 if self._checked_pool is not None:
@@ -247,7 +251,7 @@ class Writer:
                 return pending
             if operation in stages.OPERATIONS:
                 self._check_runs()
-                answered = self.staging.handle(received, header, operation)
+                answered = self.staging.handle(received, header, operation, asker)
                 if answered is not None:
                     self._answer_other(received.peer, answered)
                 return None
@@ -257,7 +261,7 @@ class Writer:
                 self._check_runs()
                 self.removals.ask(received.peer, header, operation)
                 return None
-            answered = requests.answer_other(self.store, operation, header, received)
+            answered = requests.answer_other(self.store, operation, header, received, asker)
             self._answer_other(received.peer, answered)
         except (MqError, OSError) as error:
             number = request_id(header) or id_within(received.header)
@@ -467,6 +471,7 @@ def log_owner_options(
     parser.add_argument("--bind", default=f"tcp://127.0.0.1:{DEFAULT_PORT + 1}")
     parser.add_argument("--local", default="", metavar="IPC", help="for clients of this machine")
     parser.add_argument("--keys", action="store_true", help="clients over TCP come with keys")
+    parser.add_argument("--cluster", default=DEFAULT_CLUSTER, help="the cluster of the node")
     parser.add_argument("--store-port", type=int, default=DEFAULT_PORT)
     parser.add_argument("--advertise", default="", metavar="HOST", help="for the store host")
     parser.add_argument("--followers", action="store_true", help="a process serves followers")
@@ -485,8 +490,17 @@ def open_own_store(
     progress = RecoveryProgress(partial(process.report_recovery, child.ready_fd))
     is_alone = child.ready_fd is None
     store = open_writer_store(child.root, settings, store_host, is_alone, progress, prepare)
+    store.port.cluster = options.cluster
     os.chdir(store.run_dir)
     return store
+
+
+def gate_of_owner(store: WriterStore, has_keys: bool) -> CurveGate | None:
+    """What the server of the process that owns a store asks of clients; None without keys. Raises
+    BadKey, OSError."""
+    if not has_keys:
+        return None
+    return gate_of(store.root, store.users.table.user_of_key, store.users.audit)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -505,7 +519,7 @@ def _serve(child: process.ChildProcess, settings: Settings, stop: process.StopFl
     store = open_own_store(child, settings)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     workers = Waiters(context, child.root, is_log_follower)
-    gate = gate_of(child.root) if child.options.keys else None
+    gate = gate_of_owner(store, child.options.keys)
     server = open_server(gate, context, child.options.bind, local=child.options.local)
     # Fail-stop: after a failed write or flush nothing more may be acknowledged.
     child.what = f"the writer of {child.root} stops, its log can no longer be trusted"

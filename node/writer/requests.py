@@ -14,6 +14,7 @@ from hmac import compare_digest
 from typing import NoReturn
 
 from node.access.answers import USER_OPERATIONS
+from node.access.asking import Asker
 from node.runtime import stats_series as series
 from node.runtime.process import now_ms
 from node.runtime.settings import Settings
@@ -25,10 +26,11 @@ from node.writer.repeats import check_asked
 from node.writer.store import WriterStore
 from node.writer.topic_table import TopicTable
 from protocol import requests
+from protocol.access.decision import Kind
 from protocol.errors import BadRequest, MessageTooLarge, NotAllowed, UnknownOperation
 from protocol.ids import Host, offset_message_id
 from protocol.names import SYSTEM_GROUP_PREFIX
-from protocol.record.append import Put
+from protocol.record.append import Put, Sealer
 from protocol.record.codec import BORN_HOST_V6, STORE_HOST_V6
 from protocol.record.encode import NewMessage, check_message, record_bytes
 from protocol.record.patch import AppendRules
@@ -123,8 +125,11 @@ def _text_of(host: Host) -> str:
     return str(host)
 
 
-def pending_append(received: Received, header: Header, store: WriterStore) -> PendingRequest:
-    """The operation `append`. Raises BadRequest, MessageTooLarge, NotAllowed."""
+def pending_append(
+    received: Received, header: Header, store: WriterStore, asker: Asker | None = None
+) -> PendingRequest:
+    """The operation `append`. Raises BadRequest, MessageTooLarge, NotAllowed, and with an `asker`
+    what its records are refused with."""
     payload = received.payload
     if payload is None or len(payload) > PAYLOAD_BYTES_MAX:
         refuse_payload(payload)
@@ -133,6 +138,8 @@ def pending_append(received: Received, header: Header, store: WriterStore) -> Pe
     if right is not None:
         _check_right(store, right, received)
         append.is_inner = True
+    if asker is not None:
+        check_topics(asker, append, store.checker)
     if wait == WAIT_REPLICATED:
         check_may_be_followed(store)
     kind: type[PendingRequest] = PendingRequest
@@ -145,6 +152,16 @@ def pending_append(received: Received, header: Header, store: WriterStore) -> Pe
     if once:
         pending.append.repeats = {}
     return pending
+
+
+def check_topics(asker: Asker, append: AppendRequest, checker: Sealer) -> None:
+    """Asks of the topic of each record as it was sent, before a delay puts it elsewhere, a topic is
+    made or anything stored. One foreign record refuses its request.
+
+    Raises NotAllowed, and what an append of the records would be refused with.
+    """
+    for topic in dict.fromkeys(part.topic for part in checker.check(append)):
+        asker.check_topic(topic)
 
 
 def _check_right(store: WriterStore, right: str, received: Received) -> None:
@@ -255,16 +272,26 @@ def batch_of(
     return AppendRequest(payload, records, sizes, any_queue, crc)
 
 
-def answer_other(store: WriterStore, operation: str, header: Header, received: Received) -> Header:
-    """The good answer to an operation that appends nothing.
+def answer_other(
+    store: WriterStore,
+    operation: str,
+    header: Header,
+    received: Received,
+    asker: Asker | None = None,
+) -> Header:
+    """The good answer to an operation that appends nothing. `asker`: who lists are cut for.
 
-    Raises UnknownOperation, BadRequest, and what the tables refuse.
+    Raises UnknownOperation, BadRequest, NotAllowed, and what the tables refuse.
     """
     table, offsets, number = store.topics, store.offsets, request_id(header)
     if operation in USER_OPERATIONS:
-        return store.users.answer(operation, header, number, now_ms())
+        caller = store.port.caller_of(received, operation)
+        answered = store.users.answer(operation, header, number, now_ms(), caller)
+        store.port.take_in()  # a change counts for the next request
+        return answered
     if operation == "ping":
         return answer(number)
+    sees = None if asker is None or asker.sees_all else asker.sees
     if operation == "topics":
         rows = [
             {
@@ -275,6 +302,7 @@ def answer_other(store: WriterStore, operation: str, header: Header, received: R
                 "retention_hours": topic.retention_hours,
             }
             for topic in table.all()
+            if sees is None or sees(Kind.TOPIC, topic.name)
         ]
         return answer(number, topics=rows)
     if operation == "create_topic":
@@ -289,6 +317,7 @@ def answer_other(store: WriterStore, operation: str, header: Header, received: R
                 "moved_ms": [list(pair) for pair in one.moved_ms.items()],
             }
             for one in offsets.all_of(*requests.GROUPS.parse(header))
+            if sees is None or (sees(Kind.GROUP, one.group) and sees(Kind.TOPIC, one.topic))
         ]
         return answer(number, groups=rows)
     if operation == "delete_group":

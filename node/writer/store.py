@@ -11,7 +11,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from node.access.answers import UserDesk
+from node.access.asking import Port
 from node.access.audit import AuditLog
+from node.access.rights import Rights
 from node.access.user_table import OwnedUserTable
 from node.runtime import disk, stored_times
 from node.runtime.addresses import first_ipv4
@@ -45,6 +47,7 @@ from protocol.derived.removed import Removed
 from protocol.errors import NotAStore
 from protocol.ids import Host, Queue
 from protocol.kernel import loader
+from protocol.record.append import Sealer
 from protocol.record.patch import AppendRules
 
 log = logging.getLogger("keelog.writer")
@@ -95,8 +98,10 @@ class WriterStore:
         )
         self.offsets = ConsumerOffsets(self.root, self.placement.tails, self.topics.has, now_ms)
         self.users = UserDesk(OwnedUserTable(self.root), AuditLog(self.root))
+        self.port = Port(Rights(self.users.table, settings), self.users.audit)
         for name in interrupted:
             self.offsets.forget(name)
+        self.checker = Sealer(self.rules)  # of records that are looked at before they are appended
         self.appender = Appender(self.placement, self.topics, self.rules, store_host.to_bytes())
         self.stored_once = self._stored_once(found)
         self.append = (self.stored_once or self.appender).append

@@ -13,6 +13,9 @@ from ipaddress import ip_address, ip_network
 
 from protocol.errors import RefusedError
 
+ALL_OF_KIND = ""
+"""The name in a need of all resources of a kind: only `Topic:*`, say, and `*` match it."""
+
 
 class Action(StrEnum):
     """What is done to a resource, as RocketMQ writes it in JSON."""
@@ -104,8 +107,14 @@ class Entry:
 
     def matches(self, need: Need, source: str) -> bool:
         """Whether it says something about the need of somebody at that address."""
-        if not self.resource.covers(need):
-            return False
+        return self.resource.covers(need) and self._counts(need, source)
+
+    def excepts(self, need: Need, source: str) -> bool:
+        """Whether it denies somebody at that address a part of what a need of ALL_OF_KIND names."""
+        is_part = self.resource.kind is need.kind and self.resource.pattern != "Any"
+        return is_part and not self.allow and self._counts(need, source)
+
+    def _counts(self, need: Need, source: str) -> bool:
         if Action.ALL not in self.actions and not self.actions & need.actions:
             return False
         return not self.sources or any(_is_from(one, source) for one in self.sources)
@@ -124,12 +133,18 @@ def deciding_entry(
 ) -> Entry | None:
     """The entry that decides about a need, or None where no entry says anything: refused.
 
-    `default` entries count only where none of `custom` matches.
+    `default` entries count only where none of `custom` matches. Whoever may have all of a kind may
+    have each of it: a Deny of a single name decides about a need of ALL_OF_KIND.
     """
+    known: list[Entry] = []
     for entries in (custom, default):
+        known += entries
         found = [entry for entry in entries if entry.matches(need, source)]
         if found:
-            return min(found, key=lambda entry: entry.rank)
+            chosen = min(found, key=lambda entry: entry.rank)
+            if need.name == ALL_OF_KIND and chosen.allow:
+                return next((entry for entry in known if entry.excepts(need, source)), chosen)
+            return chosen
     return None
 
 

@@ -24,8 +24,6 @@ UNCLEAR = "parse authorization context error."
 """RocketMQ's text for a request without a mandatory field or body."""
 OF_OTHERS = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_TOPIC, UNDECIDED_TOPIC})
 """System topics in which messages of any topic wait."""
-ALL_OF_KIND = ""
-"""The name in a need of all resources of a kind: only `Topic:*`, say, and `*` match it."""
 _ALL_ACTIONS = frozenset(Action)
 
 

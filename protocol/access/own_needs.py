@@ -8,9 +8,8 @@ topics, before anything is answered or stored.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from protocol.access.decision import Action, Kind
+from protocol.access.decision import ALL_OF_KIND, Action, Kind
 from protocol.access.needs import (
-    ALL_OF_KIND,
     ANYBODY,
     SUPER,
     Needs,

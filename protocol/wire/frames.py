@@ -197,7 +197,7 @@ def refusal(request: int, error: MqError) -> Header:
         name: value
         for name in (
             *("earliest", "latest", "retry_after", "where", "offset", "found"),
-            *("queue_offset", "next_offset", "generation"),
+            *("queue_offset", "next_offset", "generation", "local"),
         )
         if (value := getattr(error, name, None)) is not None
     }
@@ -241,6 +241,8 @@ def refusal_error(header: Header) -> MqError:
     if issubclass(kind, errors.OffsetOutOfRange):
         return kind(reason, hint, _number(error, "earliest"), _number(error, "latest"))
     refused = kind(reason, hint)
+    if isinstance(refused, errors.NotLoggedIn):
+        refused.local = _text(error, "local") or None
     wait_s = error.get("retry_after")
     if isinstance(refused, errors.NodeBusy) and isinstance(wait_s, int | float):
         refused.retry_after = wait_s

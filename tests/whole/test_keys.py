@@ -10,9 +10,11 @@ import pytest
 
 import keelog
 from keelog.cli.main import run
-from node.access.curve import auth_dir, make_server_keys, write_pair
+from node.access.curve import make_server_keys, new_pair, write_pair
+from node.access.users_file import auth_dir, write_users
 from node.runtime.run_files import read_control
 from node.store.identity.places import create_store
+from protocol.access.users import AccessTable, User, UserType
 from protocol.errors import NotAllowed, NotConnected
 from protocol.names import TRANSACTIONS_GROUP
 from tests.support.node import RunningNode, wait_until
@@ -34,11 +36,8 @@ class NodeWithKeys(RunningNode):
 
     def users(self, key: str, root: Path) -> None:
         """Alice has this key from now on, and nobody has another."""
-        row = {"name": "alice", "status": "enable", "public_keys": [key]}
-        new = auth_dir(root) / "users.json.new"
-        new.touch(0o600)
-        new.write_text(json.dumps({"users": [row]}))
-        new.rename(auth_dir(root) / "users.json")
+        alice = User("alice", "", UserType.SUPER, public_keys=(key,))
+        write_users(root, AccessTable({"alice": alice}))
 
     def connected(self) -> keelog.Client:
         return keelog.connect(self.endpoint, TIMEOUT_S, key=self.key, server_key=self.server.public)
@@ -102,7 +101,7 @@ def test_a_key_that_was_taken_away_is_refused_where_it_is_connected(node: NodeWi
     with node.connected() as client:
         before = (auth_dir(node.root) / "users.json").read_text()
         assert client.send("figs", b"1").status == "PUT_OK"
-        node.users("no key", node.root)
+        node.users(new_pair().public, node.root)
 
         def is_refused() -> bool:
             try:

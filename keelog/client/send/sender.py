@@ -96,8 +96,8 @@ class BatchSender:
         request = request_of(entries, placed.record, (placed.queue_id,))
         call = request.call(batch, partial(self._settle, batch, request))
         decision = call.ended(*reply, self._io.retry, monotonic())
-        if isinstance(decision, exchange.RepeatAfter):
-            self._io.resume(call, decision.delay)
+        if isinstance(decision, exchange.GOES_ON):
+            self._io.resume(call, decision)
         else:
             call.done(decision)
         return arrival.wait()

@@ -29,7 +29,7 @@ import msgpack
 
 from keelog.client.transport import exchange
 from keelog.client.transport.io_thread import ANSWER_BYTES_MAX, RECONNECT_MS, IoThread
-from keelog.client.transport.routes import Routes
+from keelog.client.transport.routes import Routes, connecting_socket, local_address
 from protocol.errors import BadRequest
 from protocol.wire import zmtp
 from protocol.wire.frames import VERSION, Header, HeaderPacker, unpack_answer
@@ -37,16 +37,11 @@ from protocol.wire.zmtp import AwakeLook, Payload
 
 UNSENT_BYTES_MAX = 8 * 1024 * 1024
 """Kept of requests that the network does not take; beyond it no request is taken."""
-SEND_BUFFER_BYTES = 1024 * 1024
-"""Of a local socket: the kernel's usual 208 KiB hold seven batches of 100 messages. A request that
-does not fit is copied, and waits for another turn."""
 RECEIVES_MAX = 64
 """The network is read up to this often before others have their turn."""
 _TIMEVAL = struct.Struct("@ll")
 """C's `timeval` where `time_t` is a `long`, as on 64-bit Linux; elsewhere the kernel may refuse it.
 A timeout of Python's own socket would ask `poll` before each receive."""
-_PEER_CREDENTIALS = struct.Struct("iII")
-"""C's `struct ucred`: process, user, group."""
 _NOW = socket.MSG_DONTWAIT
 _SEND_NOW = _NOW | socket.MSG_NOSIGNAL
 
@@ -230,7 +225,7 @@ def _connect(endpoint: str) -> socket.socket:
     """A socket that connects. A name raises: `HostNames` knows its addresses."""
     kind, _, rest = endpoint.partition("://")
     if kind == "ipc":
-        return _connecting_socket(socket.AF_UNIX, f"\0{rest[1:]}" if rest.startswith("@") else rest)
+        return connecting_socket(socket.AF_UNIX, local_address(rest))
     if kind != "tcp":
         raise ValueError(f"{endpoint!r} is neither tcp nor ipc")
     host, _, port = rest.rpartition(":")
@@ -239,36 +234,7 @@ def _connect(endpoint: str) -> socket.socket:
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
     )
     family, _, _, _, address = found
-    return _connecting_socket(family, address)
-
-
-def _connecting_socket(family: int, address: Any) -> socket.socket:
-    found = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        found.setblocking(False)
-        if family == socket.AF_UNIX:
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-            found.connect(address)  # at once, or not at all: EAGAIN where too many wait
-            _check_owner(found)
-        else:
-            found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            with suppress(BlockingIOError):
-                found.connect(address)
-        # Waits are asked for where they are wanted: `_NOW`, or SO_RCVTIMEO.
-        found.setblocking(True)
-    except OSError:
-        found.close()
-        raise
-    return found
-
-
-def _check_owner(connected: socket.socket) -> None:
-    """Raises PermissionError where the process that listens is another user's: a node takes its own
-    user and root alone, and any user may take a name while no node has it."""
-    found = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER_CREDENTIALS.size)
-    owner, own = _PEER_CREDENTIALS.unpack(found)[1], os.geteuid()
-    if own and owner not in (own, 0):
-        raise PermissionError(f"the local socket is of user {owner}")
+    return connecting_socket(family, address)
 
 
 class Channel:
@@ -379,8 +345,8 @@ class Channel:
 
     def _act(self, call: exchange.Call, decision: exchange.Decision) -> None:
         """Ends the call, or leaves the next attempt to the I/O thread."""
-        if isinstance(decision, exchange.RepeatAfter):
-            self._io.resume(call, decision.delay)
+        if isinstance(decision, exchange.GOES_ON):
+            self._io.resume(call, decision)
         else:
             call.done(decision)
 

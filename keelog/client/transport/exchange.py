@@ -79,6 +79,11 @@ Decision = NodeAnswer | errors.MqError | RepeatAfter
 """The request is done, is given up with this error, or is repeated."""
 
 
+GOES_ON = (RepeatAfter, errors.NotLoggedIn)
+"""Decisions about a call that the I/O thread has to carry on: it may know another way to a node
+where users have to log in."""
+
+
 class Unanswered(Enum):
     """Why a thread that carried a request itself waits no longer."""
 

@@ -13,6 +13,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from math import inf
@@ -33,9 +34,16 @@ from keelog.client.transport.exchange import (
     Retry,
 )
 from keelog.client.transport.keys import ClientKeys
-from keelog.client.transport.routes import HostNames, Routes, fill_in
+from keelog.client.transport.routes import HostNames, Routes, fill_in, is_own_socket
 from protocol.addresses import DEFAULT_NODE, host_of, is_numeric
-from protocol.errors import BadRequest, MqError, NodeBusy, NotAllowed, NotConnected
+from protocol.errors import (
+    BadRequest,
+    MqError,
+    NodeBusy,
+    NotAllowed,
+    NotConnected,
+    NotLoggedIn,
+)
 from protocol.wire import zmtp
 from protocol.wire.frames import HeaderPacker, unpack_answer
 
@@ -262,7 +270,8 @@ class IoThread:
         self.retry = retry
         self.keys = keys
         self.routes: Routes | None = None
-        self.control = endpoint
+        self._given = self.control = endpoint
+        """Where the node is asked for its routes; `_go_local` may change it."""
         self.names = HostNames()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._poller = zmq.Poller()
@@ -315,12 +324,12 @@ class IoThread:
         elif not self.post(lambda: self.start(call)):
             call.done(call.when_closed(self._failed))
 
-    def resume(self, call: Call, delay: float) -> None:
-        """Goes on after `delay` seconds with a call that another thread has begun."""
+    def resume(self, call: Call, decision: Decision) -> None:
+        """Goes on as was decided with a call that another thread has begun."""
 
         def take_on() -> None:
             if self._take_on(call):
-                self._act(call, RepeatAfter(delay))
+                self._act(call, decision)
 
         if not self.post(take_on):
             call.done(call.when_closed(self._failed))
@@ -439,9 +448,13 @@ class IoThread:
         else:
             self.start(call)
 
-    def _routed(self, _outcome: Outcome) -> None:
+    def _routed(self, outcome: Outcome) -> None:
         self._asking = False
         self._asked_at = monotonic()
+        if isinstance(outcome, NotLoggedIn):
+            waiting, self._unrouted = self._unrouted, []
+            for call in waiting:
+                self._finish(call, outcome)
         # After an answer too: a node that is starting names no reader, or no writer, yet.
         self._dispatch_unrouted()
 
@@ -534,7 +547,9 @@ class IoThread:
             self._refuse_all(link)
             return
         if link.endpoint == self.control:
-            if refused:
+            if (refused or lost) and self._is_local:
+                self._ask_at(self._given)  # after a start the node has another local socket
+            elif refused:
                 self._refused_at_first(link)
             return
         if refused or lost:
@@ -588,10 +603,52 @@ class IoThread:
             self._act(call, decision)
 
     def _act(self, call: Call, decision: Decision) -> None:
-        if not isinstance(decision, RepeatAfter):
+        if isinstance(decision, NotLoggedIn) and self.keys is None:
+            self._take_up_refused(call, decision)
+        elif not isinstance(decision, RepeatAfter):
             self._finish(call, decision)
         elif not call.finished:
             self.at(monotonic() + decision.delay, lambda: self._dispatch(call))
+
+    def _take_up_refused(self, call: Call, refusal: NotLoggedIn) -> None:
+        """A node with users takes its own user without a key over local sockets, and its supervisor
+        names its own one to clients of its machine: the call goes on there, if that can be."""
+        if refusal.local is not None and not self._is_local:
+            self._go_local(refusal.local)
+        if call.attempts > self.retry.max_attempts + 1:
+            self._finish(call, refusal)
+        elif self._is_local:
+            self._dispatch(call)
+        elif call.role is NodeRole.CONTROL:
+            self._finish(call, refusal)
+        else:
+            looked = partial(self._looked_for_local, call, refusal)
+            self.start(Call(NodeRole.CONTROL, "routes", {}, call.deadline, done=looked))
+
+    def _looked_for_local(self, call: Call, refusal: NotLoggedIn, _outcome: Outcome) -> None:
+        if self._is_local:
+            self._dispatch(call)
+        else:
+            self._finish(call, refusal)
+
+    @property
+    def _is_local(self) -> bool:
+        return self.control != self._given
+
+    def _go_local(self, endpoint: str) -> None:
+        """Goes on over a local socket, where there is one of this name, of this user's. Beyond a
+        tunnel there is none: the names are new at each start of a node."""
+        if is_own_socket(endpoint):
+            self._ask_at(endpoint)
+
+    def _ask_at(self, control: str) -> None:
+        """The processes are those that are named there from now on."""
+        old, self.control, self._stale = self._links.get(self.control), control, True
+        if self.routes is not None:
+            self.routes = replace(self.routes, writer=None, readers=(), writer_error=None)
+        for call in () if old is None else old.take_pending():
+            self._dispatch(call)
+        self._ask_routes()
 
     def _expire(self, call: Call) -> None:
         where = self._endpoint(call) or f"the {call.role.value} of {self.control}"

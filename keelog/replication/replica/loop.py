@@ -19,7 +19,6 @@ from keelog.replication.replica.follower import MasterFollower, StartsElsewhere
 from keelog.replication.replica.log_copy import LogCopy, begin_as_master, has_log, settings_of_copy
 from keelog.replication.replica.master_link import ask_facts, find_master
 from keelog.replication.replica.tables import MasterTables
-from node.access.known_keys import gate_of
 from node.access.tls_settings import client_tls
 from node.runtime import addresses, disk, process, run_files, state_page, store_paths, wakeup
 from node.runtime.event_log import fields
@@ -139,6 +138,7 @@ class Replica:
         else:
             store.page.publish(state=state_page.RUNNING)
         store.beat()
+        store.port.look(now)
         process.met_damage.turn(now)
         self.stats.publish(0, 0)
         self.workers.look()
@@ -219,6 +219,8 @@ class Replica:
         serve_waiting(self.server, ANSWERS_AT_ONCE, str(self.store.root), self._answer)
 
     def _answer(self, operation: str, header: Header, received: Received) -> Header:
+        port = self.store.port
+        asker = port.asker_of(received, operation, header) if port.is_on else None
         if operation not in QUESTIONS:
             raise NodeFollows(
                 f"this node follows {self.source} and takes {operation[:40]} from no client",
@@ -226,7 +228,7 @@ class Replica:
             )
         if operation == "cursor_commit":
             self.copy.settle()  # so that the ends of queues are up to date
-        return requests.answer_other(self.store, operation, header, received)
+        return requests.answer_other(self.store, operation, header, received, asker)
 
     def _stop(self) -> None:
         """Ends the connection, flushes, waits for the workers, and leaves the mark of a clean
@@ -281,7 +283,7 @@ def _serve(child: process.ChildProcess, settings: Settings, stop: process.StopFl
     store = loop.open_own_store(child, settings_of_copy(settings), prepare)
     context: wakeup.Context = zmq.Context()
     workers = wakeup.Waiters(context, root, loop.is_log_follower)
-    gate = gate_of(root) if child.options.keys else None
+    gate = loop.gate_of_owner(store, child.options.keys)
     server = open_server(gate, context, child.options.bind, local=child.options.local)
     child.what = f"the replica of {root} stops, its log can no longer be trusted"
     replica = Replica(store, server, workers, find, str(source), tls)

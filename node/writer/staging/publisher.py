@@ -15,6 +15,7 @@ from enum import Enum, auto
 from functools import partial
 from typing import Any, NamedTuple
 
+from node.access.asking import Asker
 from node.runtime.disk import if_room
 from node.runtime.event_log import fields
 from node.runtime.process import now_ms
@@ -23,6 +24,7 @@ from node.serving.request_server import Received, Server
 from node.store import staging_files as files
 from node.writer.appender import AppendRequest
 from node.writer.log.flush import JobThread
+from node.writer.requests import check_topics
 from node.writer.staging import jobs, stages
 from node.writer.store import WriterStore
 from protocol.errors import MqError, NodeBusy, ServiceNotAvailable, StoreDamaged, UnknownOperation
@@ -173,14 +175,23 @@ class Publisher:
 
     # -- requests -----------------------------------------------------------------------------
 
-    def handle(self, received: Received, header: Header, operation: str) -> Header | None:
-        """The answer; None for a publication, whose answer comes later. Raises MqError."""
+    def handle(
+        self, received: Received, header: Header, operation: str, asker: Asker | None = None
+    ) -> Header | None:
+        """The answer; None for a publication, whose answer comes later. Raises MqError.
+
+        `asker`: who asks, where not everybody may do everything.
+        """
         number = request_id(header)
         # Kept for longer than the socket's memory should be.
         payload = None if received.payload is None else bytes(received.payload)
         if operation == "stage":
             self._store.retention.check_room()
-            staged = self._staging.put(stages.parse_stage(header, payload))
+            request = stages.parse_stage(header, payload)
+            if asker is not None:
+                check_topics(asker, request.append, self._store.checker)
+                self._staging.bind(request.batch.query, asker, begins=True)
+            staged = self._staging.put(request)
             return answer(
                 number,
                 published=staged is None,
@@ -189,9 +200,14 @@ class Publisher:
                 bytes=0 if staged is None else staged.bytes,
             )
         if operation == "publish":
-            return self._publish((received.peer, number), *stages.parse_publish(header, payload))
+            asked = stages.parse_publish(header, payload)
+            if asker is not None:
+                self._staging.bind(asked[0].query, asker, begins=True)
+            return self._publish((received.peer, number), *asked)
         if operation == "unstage":
             batch, stage = stages.parse_unstage(header, payload)
+            if asker is not None:
+                self._staging.bind(batch.query, asker, begins=False)
             return answer(number, dropped=self._staging.drop(batch, stage))
         raise UnknownOperation(f"the writer knows no operation {operation[:40]!a}")
 

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from node.access.asking import Asker
 from node.runtime import disk
 from node.runtime.event_log import fields
 from node.runtime.settings import Settings
@@ -132,6 +133,33 @@ class Staging:
         last = files.load_published(self.root, batch.query) if is_known else None
         return last is not None and batch.number <= last.number
 
+    def bind(self, query: str, asker: Asker, begins: bool) -> None:
+        """A query is its first user's, until its folder goes. `begins`: the request may be the
+        first one of a query.
+
+        Raises NotAllowed for that of another user, or of the operator, StoreDamaged, and
+        ServiceNotAvailable when the disk is full. Super users may do everything.
+        """
+        if asker.is_free:
+            return
+        if files.query_dir(self.root, query).is_dir():
+            owner = files.load_owner(self.root, query)
+            if owner != asker.user:
+                raise asker.refused(
+                    "",
+                    f"query {query} was begun by {owner or 'the operator'}, not by {asker.user}.",
+                    "begin another one: each stream has a checkpoint of its own",
+                )
+        elif begins:
+            self._check_queries(query)
+            try:
+                files.save_owner(self.root, query, asker.user)
+            except OSError as error:
+                if error.errno not in disk.PASSING:
+                    raise
+                raise refusal_for(error, str(files.query_dir(self.root, query))) from None
+            self._queries.add(query)
+
     def put(self, request: StageRequest) -> Stage | None:
         """Stages a frame, or finds that it is there already; returns the stage so far, None if the
         batch is published already.
@@ -180,13 +208,16 @@ class Staging:
             raise errors.NotAllowed(
                 f"{request.batch} has {STAGES_MAX} stages", "use fewer partitions"
             )
-        if request.batch.query not in self._queries and len(self._queries) >= QUERIES_MAX:
+        self._check_queries(request.batch.query)
+        self.room.check(self.bytes, len(request.append.records))
+
+    def _check_queries(self, query: str) -> None:
+        if query not in self._queries and len(self._queries) >= QUERIES_MAX:
             raise errors.NotAllowed(
                 f"{QUERIES_MAX} queries have staged batches or are remembered",
                 "remove the folders of queries that have ended from"
                 f" {files.staging_dir(self.root)}",
             )
-        self.room.check(self.bytes, len(request.append.records))
 
     def check_records(self, request: AppendRequest) -> None:
         """Raises what an append would be refused with, and IllegalMessage without unique keys."""
@@ -274,10 +305,12 @@ class Staging:
     def expire(self, found: Old, now_ms: int) -> None:
         """Drops what was found to be too old, unless it has been touched since."""
         self.drop_untouched(found.batches, now_ms - self.retention_ms)
+        busy = {batch.query for batch in self.begun}
         for query in found.queries:
-            if files.query_dir(self.root, query).is_dir() and not files.list_batches(
-                self.root, query
-            ):
+            # One whose first publication begins just now has an owner, and no batch yet.
+            if query in busy or not files.query_dir(self.root, query).is_dir():
+                continue
+            if not files.list_batches(self.root, query):
                 with suppress(errors.ServiceNotAvailable):
                     self._discard(files.query_dir(self.root, query))
                     self._queries.discard(query)

@@ -25,7 +25,7 @@ def desk(tmp_path: Path) -> UserDesk:
 def create(desk: UserDesk, name: str, **more: Any) -> dict[str, Any]:
     info = json.dumps({"password": SECRET}).encode()
     header = {"change": "create_user", "name": name, "info": info, **more}
-    return desk.answer("change_users", header, 5, NOW)
+    return desk.answer("change_users", header, 5, NOW, None)
 
 
 def audited(root: Path) -> list[dict[str, str]]:
@@ -37,7 +37,7 @@ def audited(root: Path) -> list[dict[str, str]]:
 def test_a_change_is_in_the_file_when_the_answer_comes(desk: UserDesk, tmp_path: Path) -> None:
     assert create(desk, "alice") == {"v": 1, "id": 5, "ok": True, "changed": True, "revision": 1}
     assert read_users(tmp_path)[0].users["alice"].secret == SECRET
-    gone = desk.answer("change_users", {"change": "delete_user", "name": "bob"}, 6, NOW)
+    gone = desk.answer("change_users", {"change": "delete_user", "name": "bob"}, 6, NOW, None)
     assert (gone["changed"], gone["revision"]) == (False, 1)
 
 
@@ -47,7 +47,7 @@ def test_changes_and_refusals_are_audited_with_who_asked(desk: UserDesk, tmp_pat
         create(desk, "alice", by="alice", address="10.0.0.1")
     acl = {"change": "delete_acl", "name": "User:alice", "resource": "Topic:t"}
     with pytest.raises(NotAllowed):
-        desk.answer("change_users", acl, 6, NOW)
+        desk.answer("change_users", acl, 6, NOW, None)
     desk.close()
     first, second, third = audited(tmp_path)
     assert (first["end"], first["operation"], first["resource"]) == (
@@ -66,7 +66,7 @@ def test_users_are_answered_in_pages_without_secrets(
         create(desk, f"user-{number}")
     found, after = [], ""
     while True:
-        page = desk.answer("users", {"after": after}, 7, NOW)
+        page = desk.answer("users", {"after": after}, 7, NOW, None)
         assert SECRET not in str(page)
         found += [row["name"] for row in page["users"]]
         if "next" not in page:
@@ -74,9 +74,9 @@ def test_users_are_answered_in_pages_without_secrets(
         assert len(page["users"]) == 2
         after = page["next"]
     assert found == [f"user-{number}" for number in range(5)]
-    (row,) = desk.answer("users", {"name": "user-3"}, 8, NOW)["users"]
+    (row,) = desk.answer("users", {"name": "user-3"}, 8, NOW, None)["users"]
     assert (row["name"], row["has_secret"], row["entries"]) == ("user-3", True, [])
-    assert desk.answer("users", {"name": "nobody"}, 9, NOW)["users"] == []
+    assert desk.answer("users", {"name": "nobody"}, 9, NOW, None)["users"] == []
 
 
 def test_a_long_list_ends_a_page(desk: UserDesk, tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_long_list_ends_a_page(desk: UserDesk, tmp_path: Path) -> None:
     ]
     info = json.dumps({"policies": [{"entries": entries}]}).encode()
     desk.answer(
-        "change_users", {"change": "create_acl", "name": "User:alice", "info": info}, 5, NOW
+        "change_users", {"change": "create_acl", "name": "User:alice", "info": info}, 5, NOW, None
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(answers, "PAGE_ENTRIES_MAX", 3)
@@ -111,7 +111,7 @@ def test_a_request_that_makes_no_sense_is_refused_without_its_secret(
     desk: UserDesk, header: dict[str, Any]
 ) -> None:
     with pytest.raises(MqError) as caught:
-        desk.answer("change_users", header, 5, NOW)
+        desk.answer("change_users", header, 5, NOW, None)
     assert "canary" not in str(caught.value.reason + caught.value.hint)
     with pytest.raises(BadRequest):
-        desk.answer("users", {"after": 7}, 5, NOW)
+        desk.answer("users", {"after": 7}, 5, NOW, None)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from node.access import curve
+from node.access.users_file import auth_dir
 from protocol.access.key_files import BadKey, key_file, parse_public
 from protocol.errors import RefusedError
 
@@ -20,7 +21,7 @@ def test_keys_are_made_once_the_secret_closed_and_the_public_one_open(tmp_path: 
     try:
         assert curve.server_keys(tmp_path) is None
         keys = curve.make_server_keys(tmp_path)
-        folder = curve.auth_dir(tmp_path)
+        folder = auth_dir(tmp_path)
         assert (mode(folder), mode(folder / "server.key_secret")) == (0o700, 0o600)
         assert mode(folder / "server.key") == 0o644
         assert parse_public((folder / "server.key").read_bytes(), "") == keys.public
@@ -45,7 +46,7 @@ def test_a_pair_replaces_no_file(tmp_path: Path, suffix: str) -> None:
 
 def test_a_node_does_not_start_with_a_secret_that_is_none(tmp_path: Path) -> None:
     keys = curve.make_server_keys(tmp_path)
-    path = curve.auth_dir(tmp_path) / "server.key_secret"
+    path = auth_dir(tmp_path) / "server.key_secret"
     path.chmod(0o640)
     with pytest.raises(BadKey, match="0640"):
         curve.server_keys(tmp_path)
@@ -67,6 +68,6 @@ def test_a_node_does_not_start_with_a_secret_that_is_none(tmp_path: Path) -> Non
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file to another user")
 def test_a_secret_of_another_user_is_refused(tmp_path: Path) -> None:
     curve.make_server_keys(tmp_path)
-    os.chown(curve.auth_dir(tmp_path) / "server.key_secret", 65534, 65534)
+    os.chown(auth_dir(tmp_path) / "server.key_secret", 65534, 65534)
     with pytest.raises(BadKey, match="belongs to another user"):
         curve.server_keys(tmp_path)

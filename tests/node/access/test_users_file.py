@@ -4,16 +4,19 @@ import json
 import os
 import stat
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from node.access import users_file
+from node.access.curve import gate_of, make_server_keys, new_pair
 from node.access.user_table import LOOK_EVERY_S, OwnedUserTable, UserTable, replace_user_table
 from node.access.users_file import UnsafeUsers, read_users, users_path, write_users
 from protocol.access.changes import Change
-from protocol.access.users import EMPTY, AccessTable, User, read_table
+from protocol.access.key_files import BadKey
+from protocol.access.users import EMPTY, AccessTable, User, UserStatus, read_table
 from protocol.errors import MqError, NotAllowed, StoreDamaged, StoreError
 from tests.crash.images import images
 from tests.crash.sim_disk import SimDisk, Stopped, in_place_of_os
@@ -248,3 +251,27 @@ def test_several_changes_of_a_store_at_rest_are_one_write_or_none(root: Path) ->
     with pytest.raises(NotAllowed):
         replace_user_table(root, [create("bob"), create("alice")], NOW)
     assert users_path(root).read_bytes() == before
+
+
+def test_a_key_is_that_of_its_user_as_the_table_says_now(root: Path) -> None:
+    key, other = new_pair().public, new_pair().public
+    table = UserTable(root)
+
+    def keys_of(**users: User) -> tuple[str | None, str | None]:
+        write_users(root, AccessTable(users, {}, table.table.revision + 1))
+        table.current()
+        return table.user_of_key(key), table.user_of_key(other)
+
+    assert table.user_of_key(key) is None
+    bob = User("bob", SECRET)
+    assert keys_of(alice=User("alice", "", public_keys=(key,)), bob=bob) == ("alice", None)
+    assert keys_of(bob=replace(bob, public_keys=(other, key))) == ("bob", "bob")
+    disabled = replace(bob, public_keys=(other, key), status=UserStatus.DISABLE)
+    assert keys_of(bob=disabled) == (None, None)
+
+
+def test_a_process_that_is_to_ask_for_keys_never_does_without(tmp_path: Path) -> None:
+    with pytest.raises(BadKey, match="no keys any more"):
+        gate_of(tmp_path, lambda _: None)
+    keys = make_server_keys(tmp_path)
+    assert gate_of(tmp_path, lambda _: None).keys == keys

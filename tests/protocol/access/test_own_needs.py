@@ -9,9 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.access.decision import Action, Entry, Kind, Need, deciding_entry, parse_resource
-from protocol.access.needs import (
+from protocol.access.decision import (
     ALL_OF_KIND,
+    Action,
+    Entry,
+    Kind,
+    Need,
+    deciding_entry,
+    parse_resource,
+)
+from protocol.access.needs import (
     ANYBODY,
     OF_OTHERS,
     SUPER,
