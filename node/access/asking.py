@@ -6,7 +6,7 @@ say of others is believed. A request over TCP is that of the user who has the ke
 one exception: users are looked at and changed by Super users, or over a local socket.
 
 Some operations find out what they need of records that they bring, or that are found. Their
-handlers ask of the topic of each by `Asker.check_topic`, before anything is answered or stored.
+handlers ask of the topic of each by `PortAsker.check_topic`, before anything is answered or stored.
 """
 
 from dataclasses import dataclass
@@ -53,10 +53,10 @@ class Sent(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Asker:
+class PortAsker:
     """Who sent a request over TCP, where users have to log in."""
 
-    port: "Port"
+    port: "PortGuard"
     user: str
     key: str
     address: str
@@ -112,7 +112,7 @@ class Asker:
         return rights.why_not(self.user, needs, self.address)
 
 
-class Port:
+class PortGuard:
     """One for each process, for the thread of its loop."""
 
     def __init__(self, rights: Rights, audit: AuditLog, cluster: str = DEFAULT_CLUSTER) -> None:
@@ -143,7 +143,7 @@ class Port:
         self._revision, self.is_on = self.users.revision, self.rights.is_on
         return True
 
-    def asker_of(self, sent: Sent, operation: str, header: Header) -> Asker | None:
+    def asker_of(self, sent: Sent, operation: str, header: Header) -> PortAsker | None:
         """Who sent a request, and may make it as far as it says itself what it needs. None for one
         that may do everything: the node's own, and all while nobody has to log in.
 
@@ -158,7 +158,7 @@ class Port:
         if not address:
             # Entries of lists may name addresses, and nobody would get the answer.
             raise self.refused(name, "", operation, "", "the connection is gone")
-        asker = Asker(self, name, sent.key, address, operation)
+        asker = PortAsker(self, name, sent.key, address, operation)
         user = self.rights.user(name)
         if user is None or not (user.is_super or self._is_free(operation)):
             try:
@@ -186,7 +186,7 @@ class Port:
             why = "users are looked at and changed by Super users, or over a local socket"
             self._note("", sent.address, operation, "", why)
             raise NotLoggedIn(why, KEY_HINT)
-        Asker(self, sent.user, sent.key, sent.address, operation).check(SUPER)
+        PortAsker(self, sent.user, sent.key, sent.address, operation).check(SUPER)
         return Caller(sent.user, sent.address)
 
     def refused(

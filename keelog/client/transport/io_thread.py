@@ -633,7 +633,9 @@ class IoThread:
             looked = partial(self._looked_for_local, call, refusal)
             self.start(Call(NodeRole.CONTROL, "routes", {}, call.deadline, done=looked))
 
-    def _looked_for_local(self, call: Call, refusal: NotLoggedIn, _outcome: Outcome) -> None:
+    def _looked_for_local(self, call: Call, refusal: NotLoggedIn, outcome: Outcome) -> None:
+        if isinstance(outcome, NodeAnswer) and self.routes is not None:
+            self._go_local(self.routes.control)  # nobody has to log in yet, but for this call
         if self._is_local:
             self._dispatch(call)
         else:

@@ -52,6 +52,8 @@ class Routes:
     """As `local`, for many large answers."""
     remoting: str | None = None
     """The gateway, where RocketMQ's clients connect; empty while it is not up, None without one."""
+    control: str = ""
+    """The local socket of the supervisor, for clients of its machine."""
     remoting_tls: str = ""
     """`permissive` or `enforcing` where the gateway speaks TLS, too, or alone; else empty."""
 
@@ -70,6 +72,7 @@ class Routes:
             local=_local(fields.get("local")),
             bulk=_local(fields.get("bulk")),
             remoting=fields.get("remoting"),
+            control=str(fields.get("control") or ""),
             remoting_tls=str(fields.get("remoting_tls") or ""),
         )
 
