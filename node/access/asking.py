@@ -1,4 +1,4 @@
-"""What the ports of Keelog's own protocol ask of each request: who sent it, and may that user?
+"""The ports of Keelog's own protocol ask of each request: who sent it, and may that user?
 
 Over local sockets come the node's own user and root alone: they may do everything, and what they
 say of others is believed. A request over TCP is that of the user who has the key of its connection
@@ -12,13 +12,12 @@ handlers ask of the topic of each by `PortAsker.check_topic`, before anything is
 from dataclasses import dataclass
 from typing import Protocol
 
-from node.access.answers import USER_OPERATIONS, Caller
 from node.access.audit import REFUSED, AuditEvent, AuditLog
-from node.access.rights import Rights
+from node.access.rights import Caller, Rights
 from node.runtime.process import now_ms
 from protocol.access.decision import Action, Kind
 from protocol.access.needs import SUPER, Needs, need
-from protocol.access.own_needs import own_needs, own_record_needs
+from protocol.access.own_needs import SUPER_ALONE, own_needs, own_record_needs
 from protocol.errors import NotAllowed, NotLoggedIn, StoreMoved
 from protocol.names import DEFAULT_CLUSTER
 from protocol.wire.frames import Header
@@ -54,7 +53,7 @@ class Sent(Protocol):
 
 @dataclass(slots=True, eq=False)
 class PortAsker:
-    """Who sent a request over TCP, where users have to log in."""
+    """The user of a request over TCP, where users have to log in."""
 
     port: "PortGuard"
     user: str
@@ -107,7 +106,7 @@ class PortAsker:
 
     def _why_not(self, needs: Needs) -> tuple[str, str] | None:
         rights = self.port.rights
-        if not rights.authorizes and self.operation not in USER_OPERATIONS:
+        if not rights.authorizes and self.operation not in SUPER_ALONE:
             needs = ()
         return rights.why_not(self.user, needs, self.address)
 
@@ -144,8 +143,8 @@ class PortGuard:
         return True
 
     def asker_of(self, sent: Sent, operation: str, header: Header) -> PortAsker | None:
-        """Who sent a request, and may make it as far as it says itself what it needs. None for one
-        that may do everything: the node's own, and all while nobody has to log in.
+        """The user of a request, who may make it as far as it says itself what it needs. None for
+        one that may do everything: the node's own, and all while nobody has to log in.
 
         Raises NotLoggedIn, NotAllowed, and OSError for an audit log that cannot be written.
         """
@@ -170,11 +169,11 @@ class PortGuard:
         return asker
 
     def _is_free(self, operation: str) -> bool:
-        return not self.rights.authorizes and operation not in USER_OPERATIONS
+        return not self.rights.authorizes and operation not in SUPER_ALONE
 
     def caller_of(self, sent: Sent, operation: str) -> Caller | None:
-        """Who asks for users, or for a change of them. None: somebody at a local socket, who says
-        in whose name.
+        """The user who asks for users, or for a change of them. None: one at a local socket, who
+        says in whose name.
 
         Super users and local sockets alone may, also while nobody has to log in: then an address
         proves nothing, and the first user ends that everybody may do everything. Raises as

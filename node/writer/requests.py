@@ -329,7 +329,7 @@ def answer_other(
 
 
 def _all(_kind: Kind, _name: str) -> bool:
-    """What somebody sees for whom no list is cut."""
+    """Everything is seen where no list is cut."""
     return True
 
 

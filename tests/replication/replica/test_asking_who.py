@@ -15,6 +15,7 @@ from protocol.access.needs import ANYBODY
 from protocol.access.own_needs import OWN_NEEDS, SUPER_ALONE, own_needs
 from protocol.access.users import AccessTable, User, UserType
 from protocol.errors import MqError, NodeFollows, NotAllowed, NotLoggedIn
+from protocol.requests import CREATE_TOPIC
 from tests.support.owned_store import Owner
 
 FIELDS = {"topic": "orders", "group": "billing"}
@@ -69,7 +70,7 @@ def test_each_handler_asks(replica: Replica, operation: str) -> None:
 
 
 def test_lists_are_cut_at_a_replica_too(replica: Replica) -> None:
-    replica.store.topics.make({"orders"})
+    replica.store.topics.create(CREATE_TOPIC.parse({"topic": "orders", "queues": 1}))
     assert ask(replica, "topics", Request("carol"))["topics"] == []
     names = {row["topic"] for row in ask(replica, "topics", Request("root"))["topics"]}
     assert "orders" in names
