@@ -554,6 +554,7 @@ class IoThread:
         if link.endpoint == self.control:
             if (refused or lost) and self._is_local:
                 self._ask_at(self._given)  # after a start the node has another local socket
+                self._drop(link)
             elif refused:
                 self._refused_at_first(link)
             return
@@ -634,8 +635,9 @@ class IoThread:
             self.start(Call(NodeRole.CONTROL, "routes", {}, call.deadline, done=looked))
 
     def _looked_for_local(self, call: Call, refusal: NotLoggedIn, outcome: Outcome) -> None:
-        if isinstance(outcome, NodeAnswer) and self.routes is not None:
-            self._go_local(self.routes.control)  # nobody has to log in yet, but for this call
+        known = self.routes if isinstance(outcome, NodeAnswer) else None
+        if known is not None and not self._is_local:
+            self._go_local(known.control)  # nobody has to log in yet, but for this call
         if self._is_local:
             self._dispatch(call)
         else:

@@ -23,8 +23,6 @@ from protocol.wire.frames import refusal_error
 
 FRESH_S = 30.0
 """An older result is looked up again; it counts until that is done."""
-
-
 SEND_BUFFER_BYTES = 1024 * 1024
 """Of a local socket: the kernel's usual 208 KiB hold seven batches of 100 messages. A request that
 does not fit is copied, and waits for another turn."""
