@@ -91,6 +91,7 @@ def test_a_prompt_needs_a_terminal(cli: Cli) -> None:
     assert "not a terminal" in cli("user", "create", "billing", "--prompt", code=2)
 
 
+@pytest.mark.attack(69)
 def test_no_option_takes_a_password(cli: Cli) -> None:
     for word in ("--password", "--secret"):
         cli("user", "create", "billing", word, SECRET[:6], code=2)

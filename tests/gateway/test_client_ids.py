@@ -20,6 +20,7 @@ def request(user: str | None, peer: Any) -> Request:
     return Request(peer, RemotingHeader(34, 1), memoryview(b""), asker=asker)
 
 
+@pytest.mark.attack(32)
 def test_an_id_is_its_users_until_its_connections_are_gone() -> None:
     ids, first, second, other = ClientIds(), object(), object(), object()
     ids.bind("c", request("alice", first))

@@ -1,5 +1,6 @@
 """Who asks, and may they: what is refused before any handler, and what is let in. No sockets."""
 
+import hmac
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -9,14 +10,15 @@ from typing import Any
 
 import pytest
 
+from keelog.cli.main import run
 from keelog.gateway import guard as guards
-from keelog.gateway.connection import EndReason, Request
+from keelog.gateway.connection import EndReason, Request, _host
 from keelog.gateway.guard import NO_LOGIN, NOT_PROVED, TRUST_S, Guard, seen_topics
 from keelog.gateway.service import GatewayService
 from node.access.audit import GATEWAY_AUDIT_FILE, AuditLog
 from node.access.user_table import UserTable
 from node.access.users_file import auth_dir, write_users
-from node.runtime.settings import Settings
+from node.runtime.settings import Settings, load_settings
 from protocol.access.decision import Action, Entry, parse_resource
 from protocol.access.needs import UNCLEAR
 from protocol.access.signature import signature
@@ -28,6 +30,8 @@ from protocol.remoting.headers import ONE_WAY, RemotingHeader
 
 SECRET, ROOT_SECRET = "alice-secret", "root-secret"
 CLUSTER = "c"
+SHA1_BLOCK = 64
+"""Bytes: a longer key costs one more round."""
 BODY = b"hello"
 
 
@@ -138,6 +142,7 @@ def test_a_request_with_the_signature_of_its_user_is_let_in(guard: Guard) -> Non
     assert (request.asker.user.name, request.asker.address) == ("alice", "10.0.0.1")
 
 
+@pytest.mark.attack(1, 2)
 @pytest.mark.parametrize("empty", [None, ""])
 def test_a_request_without_an_access_key_or_with_an_empty_one_is_nobodys(
     guard: Guard, empty: str | None
@@ -147,6 +152,7 @@ def test_a_request_without_an_access_key_or_with_an_empty_one_is_nobodys(
     assert refusal(guard, request) == NO_LOGIN
 
 
+@pytest.mark.attack(3, 4)
 def test_a_stranger_hears_the_same_of_no_such_user_and_of_a_wrong_secret(guard: Guard) -> None:
     texts = {
         refusal(guard, send(user="nobody")),
@@ -158,10 +164,33 @@ def test_a_stranger_hears_the_same_of_no_such_user_and_of_a_wrong_secret(guard: 
     assert texts == {NOT_PROVED}
 
 
+@pytest.mark.attack(3)
+def test_a_stranger_waits_as_long_for_no_such_user_as_for_a_wrong_secret(
+    guard: Guard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The work is the same: one signature, over the same bytes, and one comparison."""
+    made: list[tuple[int, int]] = []
+    digest = hmac.digest
+
+    def counted(key: bytes, content: bytes, name: str) -> bytes:
+        made.append((len(key) > SHA1_BLOCK, len(content)))
+        return digest(key, content, name)
+
+    strangers = [
+        send(user=name, secret="another-secret", body=b"x" * 50_000) for name in ("carol", "alice")
+    ]
+    monkeypatch.setattr("protocol.access.signature.hmac.digest", counted)
+    assert {refusal(guard, one) for one in strangers} == {NOT_PROVED}
+    assert len(made) == 2
+    assert made[0] == made[1]
+
+
+@pytest.mark.attack(11)
 def test_a_disabled_user_hears_so_and_only_with_the_right_secret(guard: Guard) -> None:
     assert refusal(guard, send(user="off")) == "User:off is disabled."
 
 
+@pytest.mark.attack(5, 6, 7, 8)
 def test_what_differs_from_what_was_signed_is_refused(guard: Guard) -> None:
     good = send()
     changed = Request(good.connection, good.header, memoryview(b"hellp"))
@@ -177,11 +206,13 @@ def test_what_differs_from_what_was_signed_is_refused(guard: Guard) -> None:
     guard.admit(good)
 
 
+@pytest.mark.attack(9)
 @pytest.mark.parametrize("other", [None, "", "not base64 !", "ü", "A" * 1_000_000])
 def test_a_signature_that_is_none_is_refused(guard: Guard, other: str | None) -> None:
     assert refusal(guard, altered(send(), Signature=other)) == NOT_PROVED
 
 
+@pytest.mark.attack(10)
 def test_clients_up_to_4_9_3_leave_one_field_unsigned_and_later_ones_do_not(guard: Guard) -> None:
     ext = {"topic": "orders", "key": "k", "maxNum": "1", "beginTimestamp": "0", "endTimestamp": "1"}
     for version, is_let_in in ((399, True), (401, False)):
@@ -200,6 +231,7 @@ def test_on_a_plain_connection_each_request_is_looked_at(guard: Guard) -> None:
     assert refusal(guard, altered(send(peer=peer), Signature="x")) == NOT_PROVED
 
 
+@pytest.mark.attack(15)
 def test_on_an_encrypted_one_a_good_signature_counts_for_its_user_alone_and_a_while(
     guard: Guard, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,6 +258,7 @@ def test_codes_that_are_not_served_say_so_to_everybody(guard: Guard) -> None:
     assert request.asker is None
 
 
+@pytest.mark.attack(16)
 def test_a_code_of_more_bits_does_not_count_as_the_one_that_its_low_bits_are(guard: Guard) -> None:
     pull = Code.PULL_MESSAGE + 65_536
     assert "only Super users" in refusal(guard, signed(pull, {}))
@@ -256,6 +289,7 @@ def pull_ext(topic: str, group: str, sys_flag: int = 4) -> dict[str, str]:
     }  # fmt: skip
 
 
+@pytest.mark.attack(24, 28, 42)
 @pytest.mark.parametrize("code", [Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE])
 def test_pulls_of_every_code_need_topic_and_group(guard: Guard, code: int) -> None:
     guard.admit(signed(code, pull_ext("orders", "billing")))
@@ -265,6 +299,7 @@ def test_pulls_of_every_code_need_topic_and_group(guard: Guard, code: int) -> No
     guard.admit(signed(code, pull_ext("%RETRY%billing", "billing")))
 
 
+@pytest.mark.attack(29)
 @pytest.mark.parametrize(
     "topic",
     ["%RETRY%victim", "%DLQ%victim", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC",
@@ -274,6 +309,7 @@ def test_nobody_sends_to_topics_of_others_by_their_system_names(guard: Guard, to
     assert "no permission" in refusal(guard, signed(Code.SEND_MESSAGE_V2, send_ext(topic)))
 
 
+@pytest.mark.attack(36)
 @pytest.mark.parametrize(
     ("code", "ext"),
     [(Code.UPDATE_BROKER_CONFIG, {}), (401, {}), (3001, {"username": "x"}), (3005, {}), (3007, {})],
@@ -297,6 +333,7 @@ def test_a_user_may_look_at_itself_and_at_no_other(guard: Guard) -> None:
     assert "only Super users have" in refusal(guard, signed(3004, {"username": "root"}))
 
 
+@pytest.mark.attack(17)
 def test_a_request_of_a_tool_with_a_field_that_no_tool_sends_is_refused(guard: Guard) -> None:
     for more, is_let_in in (({}, True), ({"zzz": "1"}, False)):
         request = signed(215, {"topic": "orders", **more}, "root", ROOT_SECRET)
@@ -306,11 +343,18 @@ def test_a_request_of_a_tool_with_a_field_that_no_tool_sends_is_refused(guard: G
             assert "with the fields zzz" in refusal(guard, request)
 
 
+@pytest.mark.attack(45)
 def test_an_address_counts_in_its_own_form_and_networks_hold_theirs(root: Path) -> None:
     write_users(root, table_of(entry("Topic:orders", Action.PUB, sources=("10.0.0.1/8",))))
     guard = made(root)
-    for address, is_let_in in (("10.200.0.1:9", True), ("11.0.0.1:9", False), ("[::1]:9", False)):
-        request = send(peer=Peer(parse_host(address)))
+    for ip, is_let_in in (
+        ("10.200.0.1", True),
+        ("::ffff:10.200.0.1", True),
+        ("11.0.0.1", False),
+        ("::1", False),
+        ("64:ff9b::a00:1", False),
+    ):
+        request = send(peer=Peer(_host(ip, 9)))
         if is_let_in:
             guard.admit(request)
         else:
@@ -318,6 +362,7 @@ def test_an_address_counts_in_its_own_form_and_networks_hold_theirs(root: Path) 
     guard.close()
 
 
+@pytest.mark.attack(43)
 def test_lists_are_cut_to_what_the_user_has_any_right_to(root: Path, guard: Guard) -> None:
     topics = ["%RETRY%billing", "%RETRY%victim", "orders", "secret-1", "stock"]
     request = signed(206, {})
@@ -412,6 +457,7 @@ def full_service(guard: Guard | None, *peers: CrowdPeer) -> Any:
     return service
 
 
+@pytest.mark.attack(23)
 def test_a_user_finds_room_among_strangers_who_say_nothing(guard: Guard) -> None:
     user, first, second = CrowdPeer(is_known=True), CrowdPeer(), CrowdPeer()
     service = full_service(guard, user, first, second)
@@ -477,6 +523,7 @@ def test_rights_can_be_left_out_but_those_to_users_cannot(root: Path) -> None:
     guard.close()
 
 
+@pytest.mark.attack(19)
 @pytest.mark.parametrize("authentication", ["auto", "false"])
 def test_rights_without_logins_are_no_setting(authentication: str) -> None:
     with pytest.raises(BadRequest, match="authorization_enabled is true"):
@@ -486,6 +533,24 @@ def test_rights_without_logins_are_no_setting(authentication: str) -> None:
         Settings(authentication_enabled="yes")
 
 
+@pytest.mark.attack(18)
+@pytest.mark.parametrize("name", ["authentication_whitelist", "authenticationWhitelist"])
+def test_no_code_can_be_left_without_a_login(name: str) -> None:
+    with pytest.raises(BadRequest, match="there is no setting"):
+        load_settings([f"{name}=26"])
+
+
+@pytest.mark.attack(19)
+def test_a_node_with_rights_and_without_logins_does_not_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rights = ["-X", "authorization_enabled=true"]
+    assert run(["serve", str(tmp_path / "store"), "--bind", "tcp://127.0.0.1:0", *rights]) == 2
+    assert "authorization_enabled is true" in capsys.readouterr().err
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.attack(35)
 def test_no_setting_holds_a_secret_as_tools_are_shown_all_of_them() -> None:
     telling = ("secret", "password", "credential", "access_key", "token")
     named = [one.name for one in fields(Settings) if any(word in one.name for word in telling)]
@@ -495,6 +560,7 @@ def test_no_setting_holds_a_secret_as_tools_are_shown_all_of_them() -> None:
 # What is taken away
 
 
+@pytest.mark.attack(12, 13)
 def test_what_was_let_in_is_decided_again_when_users_have_changed(root: Path, guard: Guard) -> None:
     request = signed(Code.PULL_MESSAGE, pull_ext("orders", "billing"))
     guard.admit(request)

@@ -182,6 +182,7 @@ def test_the_connection_stays_open_after_a_refusal(login: Login) -> None:
     assert alice.ask(SEND, send_fields("orders"), b"x").code == GOOD
 
 
+@pytest.mark.attack(14)
 def test_a_one_way_send_without_a_right_stores_nothing(login: Login) -> None:
     alice, bob = login("alice"), login("bob")
     end = int(bob.ask(SEND, send_fields("stock-one-way"), b"x").ext["queueOffset"])
@@ -195,6 +196,7 @@ def test_a_one_way_send_without_a_right_stores_nothing(login: Login) -> None:
 # Records
 
 
+@pytest.mark.attack(26)
 def test_a_message_by_its_offset_is_for_readers_of_its_topic(login: Login) -> None:
     alice, bob = login("alice"), login("bob")
     offset = place_of(alice.ask(SEND, send_fields("orders"), b"hers"))
@@ -209,6 +211,7 @@ def back_fields(offset: int, group: str) -> dict[str, object]:
             "originTopic": "stock", "unitMode": False, "maxReconsumeTimes": 16}  # fmt: skip
 
 
+@pytest.mark.attack(25)
 def test_a_foreign_message_cannot_be_handed_back_to_an_own_group(login: Login) -> None:
     alice, bob = login("alice"), login("bob")
     hers = place_of(alice.ask(SEND, send_fields("orders"), b"hers"))
@@ -218,6 +221,7 @@ def test_a_foreign_message_cannot_be_handed_back_to_an_own_group(login: Login) -
     assert bob.ask(back, back_fields(his, "stockers")).code == GOOD
 
 
+@pytest.mark.attack(17, 27)
 def test_a_foreign_message_is_not_consumed_through_an_own_client(login: Login) -> None:
     alice, bob, consumer = login("alice"), login("bob"), login("bob")
     assert consumer.ask(Code.HEART_BEAT, {}, beat("bobs", "stockers", "stock")).code == GOOD
@@ -247,6 +251,7 @@ def end_of(sent: Answered, outcome: int) -> dict[str, object]:
     }  # fmt: skip
 
 
+@pytest.mark.attack(30)
 def test_a_foreign_transaction_is_not_ended(login: Login) -> None:
     alice, bob = login("alice"), login("bob")
     sent = half(alice, "orders-half", "E1")
@@ -255,6 +260,7 @@ def test_a_foreign_transaction_is_not_ended(login: Login) -> None:
     assert alice.ask(Code.END_TRANSACTION, end_of(sent, 8)).code == GOOD
 
 
+@pytest.mark.attack(31)
 def test_only_who_may_send_to_its_topic_is_asked_for_a_transaction(login: Login) -> None:
     alice, bob, asked = login("alice"), login("bob"), login("alice")
     assert bob.ask(Code.HEART_BEAT, {}, beat("thief", "", producers="makers")).code == GOOD
@@ -271,6 +277,7 @@ def test_only_who_may_send_to_its_topic_is_asked_for_a_transaction(login: Login)
 # Groups and clients
 
 
+@pytest.mark.attack(40)
 def test_a_heart_beat_with_one_foreign_subscription_is_refused_as_a_whole(login: Login) -> None:
     alice, root = login("alice"), login("root")
     body = beat("c9", "payments", "orders", "stock")
@@ -280,6 +287,7 @@ def test_a_heart_beat_with_one_foreign_subscription_is_refused_as_a_whole(login:
     assert alice.ask(Code.HEART_BEAT, {}, beat("c9", "payments", "orders")).code == GOOD
 
 
+@pytest.mark.attack(32)
 def test_a_client_id_in_use_is_its_users(login: Login) -> None:
     alice, again, bob = login("alice"), login("alice"), login("bob")
     hers = beat("10.0.0.1@1", "", producers="p")
@@ -295,6 +303,7 @@ def test_a_client_id_in_use_is_its_users(login: Login) -> None:
     wait_until(lambda: bob.ask(Code.HEART_BEAT, {}, hers).code == GOOD, "it stays hers")
 
 
+@pytest.mark.attack(33)
 def test_replies_are_pushed_for_those_alone_who_may_send_to_the_topic_of_replies(
     login: Login,
 ) -> None:
@@ -351,6 +360,7 @@ def check_refused(to: SignedPeer, by: SignedPeer, client: str, number: str) -> N
     assert not to.came, "what was pushed came before this answer"
 
 
+@pytest.mark.attack(33)
 def test_a_reply_comes_from_whoever_may_read_the_request(login: Login) -> None:
     root = login("root")
     for name, rights in CALLERS.items():
@@ -380,6 +390,7 @@ def test_programs_of_one_user_reply_to_each_other(login: Login) -> None:
         check_pushed(asks, replies, "10.0.0.8@1", number)
 
 
+@pytest.mark.attack(39)
 def test_offsets_of_a_foreign_group_or_topic_are_not_cloned(login: Login) -> None:
     alice, bob = login("alice"), login("bob")
     assert alice.ask(Code.HEART_BEAT, {}, beat("cloned", "billing", "orders")).code == GOOD
@@ -405,6 +416,7 @@ def test_a_new_group_needs_create_and_a_known_one_update(login: Login) -> None:
 # Lists
 
 
+@pytest.mark.attack(43)
 @pytest.mark.parametrize("code", [206, 224])
 def test_lists_name_no_topic_to_which_the_user_has_no_right(login: Login, code: int) -> None:
     alice, bob, root = login("alice"), login("bob"), login("root")
@@ -419,6 +431,7 @@ def test_lists_name_no_topic_to_which_the_user_has_no_right(login: Login, code: 
     assert ("orders" in his, "stock" in his) == (False, True)
 
 
+@pytest.mark.attack(35)
 def test_settings_of_the_node_hold_no_secret(login: Login) -> None:
     assert login("alice").ask(Code.GET_BROKER_CONFIG, {}).code == REFUSED
     text = login("bob").ask(Code.GET_BROKER_CONFIG, {}).body.decode()
@@ -436,6 +449,7 @@ def held(peer: RemotingPeer, topic: str, group: str) -> int:
     return peer.send(PULL, pull_fields(topic, 0, end, **fields))
 
 
+@pytest.mark.attack(12, 13)
 @pytest.mark.parametrize("how", [DELETE_ACL, DELETE_USER])
 def test_a_held_pull_ends_with_a_refusal_when_its_right_or_its_user_is_gone(
     node: RunningNode, login: Login, how: str
@@ -475,6 +489,7 @@ def test_a_user_who_is_disabled_leaves_the_groups_at_once(node: RunningNode, log
 # Users, by RocketMQ's tools
 
 
+@pytest.mark.attack(37, 38)
 def test_a_super_user_makes_shows_changes_and_removes_users(login: Login) -> None:
     root, dave = login("root"), login("dave")
     info = {"username": "dave", "password": secret_of("dave"), "userType": "Normal"}
@@ -506,6 +521,7 @@ def test_a_super_user_makes_shows_changes_and_removes_users(login: Login) -> Non
     assert root.ask(3003, {"username": "dave"}).code == GOOD
 
 
+@pytest.mark.attack(36)
 def test_a_normal_user_sees_itself_without_the_password_and_changes_nobody(login: Login) -> None:
     bob = login("bob")
     mine = told(bob.ask(3004, {"username": "bob"}))
@@ -539,6 +555,7 @@ def test_changes_are_in_the_audit_log_with_who_asked_and_from_where(
 # Last: the address of all tests has failed too often then.
 
 
+@pytest.mark.attack(22)
 def test_an_address_that_fails_too_often_loses_its_connections_and_its_users_none(
     node: RunningNode, login: Login
 ) -> None:

@@ -29,6 +29,7 @@ def context_of(authority: Authority) -> ssl.SSLContext:
     return context
 
 
+@pytest.mark.attack(67)
 def test_a_node_registers_by_tls_where_it_trusts_the_certificate_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

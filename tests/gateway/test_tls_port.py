@@ -126,6 +126,7 @@ def is_served(peer: RemotingPeer) -> bool:
             return False
 
 
+@pytest.mark.attack(47)
 @pytest.mark.parametrize(
     ("mode", "plain"), [(TlsMode.PERMISSIVE, True), (TlsMode.ENFORCING, False)]
 )
@@ -161,6 +162,7 @@ def test_a_connection_knows_whether_it_came_by_tls(authority: Authority, pair: P
     asyncio.run(scenario())
 
 
+@pytest.mark.attack(49)
 @pytest.mark.parametrize(
     "sent",
     [
@@ -194,6 +196,7 @@ def closed_in_the_end(peer: RemotingPeer) -> bool:
     return True
 
 
+@pytest.mark.attack(49)
 @pytest.mark.parametrize("said", [b"", b"\x16", b"\x16\x03\x01\x02\x00"])
 def test_who_says_nothing_more_is_let_go_and_others_are_served(
     authority: Authority, pair: Pair, said: bytes
@@ -213,6 +216,7 @@ def test_who_says_nothing_more_is_let_go_and_others_are_served(
     asyncio.run(scenario())
 
 
+@pytest.mark.attack(23)
 def test_many_who_say_nothing_leave_room_for_a_user(
     authority: Authority, pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,6 +263,7 @@ def test_handshakes_that_never_end_make_room_before_a_user_who_came_later(
     asyncio.run(scenario())
 
 
+@pytest.mark.attack(51)
 def test_a_client_shows_its_certificate_where_it_must(
     authority: Authority, pair: Pair, tmp_path: Path
 ) -> None:
@@ -280,6 +285,7 @@ def test_a_client_shows_its_certificate_where_it_must(
     asyncio.run(scenario())
 
 
+@pytest.mark.attack(53)
 def test_new_connections_get_the_new_certificate_and_old_ones_live(
     authority: Authority, tmp_path: Path
 ) -> None:
@@ -335,6 +341,7 @@ class Tap:
 ANSWERS = 20
 
 
+@pytest.mark.attack(52)
 @pytest.mark.parametrize("is_tls", [True, False])
 def test_no_byte_of_an_answer_is_readable_on_the_wire(
     authority: Authority, pair: Pair, is_tls: bool

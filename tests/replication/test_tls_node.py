@@ -65,6 +65,7 @@ def number_at(place: tuple[str, int], authority: Authority) -> object:
         return certificate["serialNumber"]
 
 
+@pytest.mark.attack(21, 47)
 @pytest.mark.parametrize("vip", [0, 2])
 def test_both_ports_of_rocketmqs_clients_serve_by_tls_alone(
     node: RunningNode, authority: Authority, vip: int
@@ -136,6 +137,7 @@ def test_a_replica_with_a_certificate_copies_log_and_tables(
         assert logs[0] == logs[1]
 
 
+@pytest.mark.attack(65, 67)
 @pytest.mark.parametrize("kind", ["none", "of another authority", "plain", "wrong master"])
 def test_a_stranger_copies_nothing(
     node: RunningNode, authority: Authority, tmp_path: Path, kind: str
@@ -172,6 +174,7 @@ def test_a_slave_without_tls_is_told_why(node: RunningNode) -> None:
         assert slave.log == b""
 
 
+@pytest.mark.attack(53)
 def test_after_a_hangup_all_ports_show_the_new_certificate_and_old_connections_live(
     node: RunningNode, authority: Authority
 ) -> None:
@@ -189,6 +192,7 @@ def test_after_a_hangup_all_ports_show_the_new_certificate_and_old_connections_l
         assert before.ask(310, send_fields("t"), b"hello").code == 0
 
 
+@pytest.mark.attack(54)
 def test_a_key_that_others_may_read_is_no_start_and_changes_nothing(
     authority: Authority, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -44,9 +44,14 @@ class RemotingPeer:
     """One connection."""
 
     def __init__(
-        self, place: tuple[str, int], serialization: Serialization = Serialization.JSON
+        self,
+        place: tuple[str, int],
+        serialization: Serialization = Serialization.JSON,
+        source: str = "",
     ) -> None:
-        self.socket = socket.create_connection(place, timeout=ANSWER_S)
+        """`source`: the address from which it comes."""
+        here = (source, 0) if source else None
+        self.socket = socket.create_connection(place, ANSWER_S, here)
         self._serialization = serialization
         self._reader = FrameReader()
         self.came: list[Answered] = []
@@ -109,8 +114,8 @@ class RemotingPeer:
 class SignedPeer(RemotingPeer):
     """One that signs its requests, as RocketMQ's clients do for a user."""
 
-    def __init__(self, place: tuple[str, int], user: str, secret: str) -> None:
-        super().__init__(place)
+    def __init__(self, place: tuple[str, int], user: str, secret: str, source: str = "") -> None:
+        super().__init__(place, source=source)
         self._user, self._secret = user, secret
 
     def send(self, code: int, ext: Mapping[str, object], body: bytes = b"", flag: int = 0) -> int:

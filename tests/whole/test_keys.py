@@ -64,6 +64,7 @@ def test_a_known_client_sends_and_reads_everything_over_tcp(node: NodeWithKeys) 
         assert client.routes().local
 
 
+@pytest.mark.attack(55, 56)
 def test_others_are_refused_at_every_end_of_the_node(node: NodeWithKeys, tmp_path: Path) -> None:
     with node.connected() as client:
         routes = client.routes()
@@ -76,6 +77,7 @@ def test_others_are_refused_at_every_end_of_the_node(node: NodeWithKeys, tmp_pat
             keelog.connect(endpoint, TIMEOUT_S, key=mallory, server_key=node.server.public)
 
 
+@pytest.mark.attack(60)
 def test_a_far_client_with_the_right_of_the_node_gets_nothing(node: NodeWithKeys) -> None:
     right = (node.root / "keelog" / "run" / "right").read_text()
     with node.connected() as client:
@@ -97,6 +99,7 @@ def test_the_nodes_own_user_needs_no_key_on_its_machine(
         assert client.routes().readers[0].startswith("ipc://@")
 
 
+@pytest.mark.attack(57)
 def test_a_key_that_was_taken_away_is_refused_where_it_is_connected(node: NodeWithKeys) -> None:
     with node.connected() as client:
         table, _ = read_users(node.root)

@@ -33,6 +33,7 @@ def passed_on(ask: Ask, code: RequestCode, ext: Mapping[str, str]) -> Mapping[st
     return found
 
 
+@pytest.mark.attack(17)
 @pytest.mark.parametrize(
     ("ask", "code", "plain"),
     [
@@ -53,6 +54,7 @@ def test_a_client_that_a_tool_asks_gets_all_fields_but_credentials(
     assert not CREDENTIALS & found.keys()
 
 
+@pytest.mark.attack(17)
 def test_no_other_place_passes_the_fields_of_a_request_on_as_they_came() -> None:
     uses = [
         (path.name, found[0])

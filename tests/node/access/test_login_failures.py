@@ -1,5 +1,7 @@
 """Those who fail to log in: who is late, and who is not."""
 
+import pytest
+
 from node.access.login_failures import ADDRESSES_MAX, WINDOW_S, AnswerPace, FailureCounts
 from node.runtime.settings import Settings
 from protocol.ids import parse_host
@@ -12,6 +14,7 @@ def paces(failures: FailureCounts, ip: bytes, count: int, now: float = 0.0) -> l
     return [failures.pace(ip, now) for _ in range(count)]
 
 
+@pytest.mark.attack(22)
 def test_the_first_failures_of_an_address_are_answered_at_once_then_late_then_not_at_all() -> None:
     found = paces(FailureCounts(SETTINGS), HERE, 52)
     assert found[:10] == [AnswerPace.AT_ONCE] * 10
@@ -19,6 +22,7 @@ def test_the_first_failures_of_an_address_are_answered_at_once_then_late_then_no
     assert found[50:] == [AnswerPace.NEVER] * 2
 
 
+@pytest.mark.attack(22)
 def test_another_address_is_not_late_and_a_minute_later_neither_is_this_one() -> None:
     failures = FailureCounts(SETTINGS)
     paces(failures, HERE, 60)

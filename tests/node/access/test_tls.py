@@ -46,6 +46,7 @@ def test_a_client_that_trusts_the_authority_gets_through(authority: Authority, p
     assert shake_hands(older, authority.client())[0].version() == "TLSv1.2"
 
 
+@pytest.mark.attack(50)
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1])
 def test_older_versions_of_tls_are_refused(
     authority: Authority, pair: Pair, version: ssl.TLSVersion
@@ -59,6 +60,7 @@ def test_older_versions_of_tls_are_refused(
         shake_hands(port(pair), old)
 
 
+@pytest.mark.attack(50)
 def test_there_is_no_renegotiation_no_compression_and_no_ticket(pair: Pair) -> None:
     context = port(pair)
     for option in (ssl.OP_NO_RENEGOTIATION, ssl.OP_NO_COMPRESSION, ssl.OP_NO_TICKET):
@@ -75,6 +77,7 @@ SHOWN: dict[str, tuple[Show, bool]] = {
 }
 
 
+@pytest.mark.attack(51)
 @pytest.mark.parametrize("shown", SHOWN)
 def test_who_must_show_a_certificate_shows_one_of_the_authority(
     authority: Authority, pair: Pair, tmp_path: Path, shown: str
@@ -195,6 +198,7 @@ def test_a_key_with_a_password_has_it_in_a_file(
         port(pair, named)
 
 
+@pytest.mark.attack(54)
 def test_files_that_are_no_pair_are_refused_by_name(
     authority: Authority, pair: Pair, tmp_path: Path
 ) -> None:
@@ -237,6 +241,7 @@ def serial(context: ssl.SSLContext, authority: Authority) -> object:
     return certificate["serialNumber"]
 
 
+@pytest.mark.attack(53)
 def test_a_pair_that_is_swapped_file_by_file_is_used_when_it_fits_and_never_before(
     authority: Authority, pair: Pair, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -124,6 +124,7 @@ def test_a_word_that_is_none_is_refused_with_those_that_are(setting: str) -> Non
         load_settings([setting])
 
 
+@pytest.mark.attack(54)
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660, 0o620, 0o601])
 def test_a_key_that_others_may_read_or_change_is_refused(tmp_path: Path, mode: int) -> None:
     key = tmp_path / "key"

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from keelog.cli.main import run
 from node.access import users_file
 from node.access.curve import gate_of, make_server_keys, new_pair
 from node.access.user_table import LOOK_EVERY_S, OwnedUserTable, UserTable, replace_user_table
 from node.access.users_file import UnsafeUsers, read_users, users_path, write_users
+from node.store.identity.places import create_store
 from protocol.access.changes import Change
 from protocol.access.key_files import BadKey
 from protocol.access.users import EMPTY, AccessTable, User, UserStatus, read_table
@@ -81,6 +83,7 @@ UNSAFE: dict[str, Callable[[Path], object]] = {
 }
 
 
+@pytest.mark.attack(70)
 @pytest.mark.parametrize("what", UNSAFE)
 def test_a_file_that_others_could_have_touched_is_refused_and_nothing_is_read(
     root: Path, what: str
@@ -93,12 +96,14 @@ def test_a_file_that_others_could_have_touched_is_refused_and_nothing_is_read(
     assert SECRET not in caught.value.reason
 
 
+@pytest.mark.attack(70)
 def test_a_file_of_another_owner_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     with pytest.raises(UnsafeUsers, match="belongs to the user with the number"):
         read_users(root)
 
 
+@pytest.mark.attack(70)
 @pytest.mark.parametrize("data", [b"", b"{", b"\xff\xfe", b"{}"])
 def test_broken_json_is_damage_that_names_the_file(root: Path, data: bytes) -> None:
     users_path(root).write_bytes(data)
@@ -118,6 +123,7 @@ def test_a_table_that_is_too_large_is_refused_before_anything_is_written(
     assert users_path(root).read_bytes() == before
 
 
+@pytest.mark.attack(71)
 def test_a_power_loss_leaves_the_old_table_or_the_new_one(tmp_path: Path) -> None:
     """Users and lists are one file: no crash leaves a user with the rights of another time."""
     old = replace_user_table_in(tmp_path / "made")
@@ -169,6 +175,7 @@ def test_a_process_takes_a_changed_table_over_within_a_second(root: Path) -> Non
     assert held.look(3 * LOOK_EVERY_S) is False
 
 
+@pytest.mark.attack(70)
 @pytest.mark.parametrize("what", [*UNSAFE, "broken", "gone"])
 def test_a_file_that_cannot_be_used_keeps_the_old_table_and_says_so_once(
     root: Path, what: str, caplog: pytest.LogCaptureFixture
@@ -202,6 +209,24 @@ def test_a_process_does_not_start_with_a_file_that_cannot_be_used(root: Path) ->
     users_path(root).chmod(0o640)
     with pytest.raises(UnsafeUsers):
         UserTable(root)
+
+
+@pytest.mark.attack(70)
+@pytest.mark.parametrize("what", [*UNSAFE, "cut off"])
+def test_a_node_does_not_start_with_it_and_names_it(
+    tmp_path: Path, what: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "store"
+    create_store(root)
+    write_users(root, TABLE)
+    if what == "cut off":
+        os.truncate(users_path(root), users_path(root).stat().st_size - 9)
+    else:
+        UNSAFE[what](root)
+    assert run(["serve", str(root), "--bind", "tcp://127.0.0.1:0"]) not in (0, None)
+    said = capfd.readouterr().err
+    assert "keelog/auth" in said
+    assert SECRET not in said
 
 
 def test_the_owner_saves_each_change_before_it_counts(root: Path) -> None:
@@ -246,6 +271,7 @@ def test_a_change_of_somebody_has_that_users_rights(root: Path) -> None:
             owned.change(create("more"), stranger, NOW)
 
 
+@pytest.mark.attack(71)
 def test_several_changes_of_a_store_at_rest_are_one_write_or_none(root: Path) -> None:
     before = users_path(root).read_bytes()
     with pytest.raises(NotAllowed):

@@ -112,6 +112,7 @@ def test_a_user_with_a_key_comes_in_and_gets_answers(server: Server, connect: Co
     assert (unpack(header)["ok"], len(payload)) == (True, 100_000)
 
 
+@pytest.mark.attack(55)
 def test_clients_without_keys_and_with_passwords_get_nothing(
     server: Server, connect: Connect
 ) -> None:
@@ -123,6 +124,7 @@ def test_clients_without_keys_and_with_passwords_get_nothing(
     assert asked(server, connect(ALICE)).user == "alice"
 
 
+@pytest.mark.attack(56)
 def test_a_key_that_is_nobodys_and_one_for_another_node_get_nothing(
     server: Server, connect: Connect
 ) -> None:
@@ -134,6 +136,7 @@ def test_a_key_that_is_nobodys_and_one_for_another_node_get_nothing(
     assert asked(server, connect(BOB)).user == "bob"
 
 
+@pytest.mark.attack(57)
 def test_a_key_that_was_taken_away_while_it_is_connected_is_refused_at_the_next_request(
     server: Server, connect: Connect, known: dict[str, str]
 ) -> None:
@@ -149,6 +152,7 @@ def test_a_key_that_was_taken_away_while_it_is_connected_is_refused_at_the_next_
     assert asked(server, client, 8).user == "carol"
 
 
+@pytest.mark.attack(58)
 def test_each_of_two_users_who_take_turns_with_one_routing_id_is_known_by_the_key(
     server: Server, connect: Connect
 ) -> None:
@@ -166,6 +170,7 @@ def test_what_a_client_says_of_its_own_key_does_not_count(server: Server, connec
     assert request.user == "alice"
 
 
+@pytest.mark.attack(59)
 def test_without_somebody_who_looks_at_keys_there_is_no_server(context: Context) -> None:
     taken = context.socket(zmq.REP)
     taken.bind(ZAP_ENDPOINT)
@@ -176,6 +181,7 @@ def test_without_somebody_who_looks_at_keys_there_is_no_server(context: Context)
     CurveServer(CurveGate(NODE, nobody), context, ANY_PORT).close(0)
 
 
+@pytest.mark.attack(59)
 def test_a_socket_whose_handler_is_missing_lets_nobody_in(connect: Connect) -> None:
     other: Context = zmq.Context()
     with other, other.socket(zmq.ROUTER) as alone:
@@ -206,6 +212,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.attack(62)
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may start a process of another user")
 @pytest.mark.parametrize("endpoint", [LOCAL, bulk_socket(LOCAL)], ids=["local", "bulk"])
 @pytest.mark.parametrize("kind", [Server, CurveServer])
@@ -255,6 +262,7 @@ def test_a_far_peer_cannot_take_the_name_of_a_local_connection(context: Context)
     server.close(0)
 
 
+@pytest.mark.attack(63)
 def test_known_clients_connect_while_others_flood_the_port_with_beginnings(
     server: Server, connect: Connect
 ) -> None:

@@ -104,6 +104,7 @@ def audit(root: Path) -> list[dict[str, str]]:
 # -- who is known ---------------------------------------------------------------------------------
 
 
+@pytest.mark.attack(68)
 @pytest.mark.parametrize(
     ("given", "status"),
     [
@@ -143,6 +144,7 @@ def test_a_user_without_rights_looks_where_lists_do_not_count(
     assert status_of(HttpLogin(root, free, ON, CLUSTER), asked(basic("other"))) is None
 
 
+@pytest.mark.attack(68)
 def test_a_password_over_a_plain_connection_from_elsewhere_is_not_even_looked_at(
     login: HttpLogin, root: Path
 ) -> None:
@@ -272,6 +274,7 @@ def fetch(
         return answer.status, answer.read().decode(), answer.headers["WWW-Authenticate"]
 
 
+@pytest.mark.attack(68)
 def test_probes_get_bare_verdicts_and_all_else_needs_a_login(ask: Ask) -> None:
     assert ask("/livez") == (200, "/livez\n", None)
     assert ask("/readyz") == (503, "ready\n", None)

@@ -72,6 +72,7 @@ def test_each_change_raises_the_revision_and_none_does_not() -> None:
     assert apply(WITH_LIST, put("User:alice", ENTRY)) is WITH_LIST
 
 
+@pytest.mark.attack(38)
 def test_a_deleted_user_takes_the_list_along() -> None:
     table = apply(WITH_LIST, Change("delete_user", "alice"))
     assert not table.users
@@ -121,6 +122,7 @@ def test_a_refusal_has_the_code_and_the_text_of_a_broker(what: str) -> None:
     assert refusal(WITH_ROOT, change) == (code, text)
 
 
+@pytest.mark.attack(36)
 @pytest.mark.parametrize(
     ("change", "code", "verb"),
     [
@@ -139,6 +141,7 @@ def test_super_users_are_made_and_changed_by_super_users_alone(
     assert apply(WITH_ROOT, change) is not WITH_ROOT
 
 
+@pytest.mark.attack(37)
 @pytest.mark.parametrize(
     "change",
     [
@@ -214,6 +217,7 @@ def test_answers_are_the_json_of_rocketmqs_classes() -> None:
     )
 
 
+@pytest.mark.attack(35)
 def test_passwords_are_in_answers_only_for_who_may_copy_them() -> None:
     for text in (
         changes.user_answer(WITH_ROOT, "root", with_secret=False),

@@ -91,6 +91,7 @@ def _name(node: ast.AST) -> str:
     return name
 
 
+@pytest.mark.attack(72)
 def test_every_operation_of_the_servers_has_needs() -> None:
     undecided = sorted(operations_of_the_servers() - OWN_NEEDS.keys() - SUPER_ALONE)
     assert not undecided, (
@@ -104,6 +105,7 @@ def test_no_operation_has_needs_that_nobody_serves() -> None:
     assert RECORD_ACTIONS.keys() | BOUND_TO_USER | LISTS <= OWN_NEEDS.keys()
 
 
+@pytest.mark.attack(72)
 def test_an_operation_that_is_not_decided_is_for_super_users_alone() -> None:
     assert asked("format", **BOTH) == asked("", **BOTH) == SUPER
 
@@ -113,6 +115,7 @@ def test_a_send_needs_pub_of_its_topic() -> None:
     assert asked("send", topic="%RETRY%g") == of_group(SUB)
 
 
+@pytest.mark.attack(41)
 @pytest.mark.parametrize("operation", ["append", "stage"])
 def test_records_that_are_brought_need_pub_of_each_of_their_topics(operation: str) -> None:
     assert asked(operation) == ANYBODY
@@ -121,6 +124,7 @@ def test_records_that_are_brought_need_pub_of_each_of_their_topics(operation: st
     assert own_record_needs(operation, min(OF_OTHERS)) == SUPER
 
 
+@pytest.mark.attack(61)
 def test_a_query_belongs_to_a_user() -> None:
     assert asked("publish") == asked("unstage") == ANYBODY
     assert {"stage", "publish", "unstage"} == BOUND_TO_USER
@@ -139,6 +143,7 @@ def test_a_message_is_got_with_sub_of_its_own_topic() -> None:
     assert own_record_needs("pull", "t") == SUPER
 
 
+@pytest.mark.attack(61)
 def test_cursors_need_topic_and_group() -> None:
     assert asked("cursor_get", **BOTH) == (*of_topic(SUB, GET), *of_group(SUB, GET))
     assert asked("cursor_commit", **BOTH) == (*of_topic(SUB, UPDATE), *of_group(SUB, UPDATE))
@@ -166,6 +171,7 @@ def test_the_status_needs_get_of_the_cluster() -> None:
     assert asked("status") == (OF_CLUSTER,)
 
 
+@pytest.mark.attack(61)
 @pytest.mark.parametrize("operation", ["fetch", "layout"])
 def test_files_need_the_cluster_and_all_topics(operation: str) -> None:
     needs = asked(operation, kind="log", topic="t", topics=["t"])

@@ -126,6 +126,7 @@ def codes_of_the_gateway() -> set[int]:
     return set(gateway.table())
 
 
+@pytest.mark.attack(72)
 def test_every_code_of_the_gateway_has_needs_or_is_for_super_users_alone() -> None:
     decided = NEEDS.keys() | SUPER_ALONE | REFUSED.keys()
     undecided = sorted(codes_of_the_gateway() - decided)
@@ -145,11 +146,13 @@ def test_no_code_has_needs_that_nobody_serves() -> None:
     assert not SUPER_ALONE & NEEDS.keys()
 
 
+@pytest.mark.attack(72)
 @pytest.mark.parametrize("code", [*sorted(SUPER_ALONE), 27, 318, 200050, 999_999, -1])
 def test_what_is_not_decided_is_for_super_users_alone(code: int) -> None:
     assert asked(code) == SUPER
 
 
+@pytest.mark.attack(16)
 def test_a_code_that_a_binary_header_cuts_has_not_the_needs_of_another() -> None:
     for code in (*range(200050, 200057), *range(200070, 200080), 200151):
         cut = decode_binary(memoryview(encode_binary(RemotingHeader(code, 1))))
@@ -186,6 +189,7 @@ def test_a_pull_needs_sub_of_topic_and_group(code: int) -> None:
     assert asked(code) == (topic("t", SUB), group("g", SUB))
 
 
+@pytest.mark.attack(28)
 @pytest.mark.parametrize(
     ("code", "actions"), [(11, {SUB}), (361, {SUB}), (14, {SUB, GET}), (15, {SUB, UPDATE})]
 )
@@ -312,6 +316,7 @@ def test_changes_of_the_node_need_update_of_the_cluster(code: int) -> None:
     assert asked(code) == (need(Kind.CLUSTER, CLUSTER, UPDATE),)
 
 
+@pytest.mark.attack(34)
 @pytest.mark.parametrize("code", [25, 306, 316, 401, 908, 1008, 3001, 3002, 3003, 3006, 3007])
 def test_settings_and_users_are_changed_by_super_users_alone(code: int) -> None:
     assert asked(code) == SUPER
@@ -327,6 +332,7 @@ def test_users_see_themselves_and_nobody_else() -> None:
 # The second stage
 
 
+@pytest.mark.attack(25, 26, 27, 30)
 @pytest.mark.parametrize(
     ("code", "actions"),
     [(12, {SUB, GET}), (33, {SUB, GET}), (36, {SUB}), (37, {PUB}), (309, {SUB})],
@@ -419,6 +425,7 @@ def test_any_request_is_judged_or_refused(code: int, ext: dict[str, str], body: 
 # Fields
 
 
+@pytest.mark.attack(17)
 def test_a_field_that_no_tool_sends_with_a_code_is_unknown() -> None:
     assert unknown_fields(215, {"AccessKey": "admin", "topic": "orders"}) == []
     assert unknown_fields(215, {"AccessKey": "admin", "topic": "orders", "zzz": "g"}) == ["zzz"]

@@ -269,6 +269,7 @@ def test_the_process_may_be_killed_and_followers_go_on(
         assert bytes(follower.log) == log_bytes(node.root, 0, end)
 
 
+@pytest.mark.attack(64)
 def test_who_is_not_named_gets_nothing_and_is_told_of(tmp_path: Path) -> None:
     settings = (HA, *HASTY, "ha_allowed_peers=192.0.2.0/24,::1")
     with RunningNode(tmp_path / "s", settings, queue_workers=1, readers=1) as node:

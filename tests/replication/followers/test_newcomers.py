@@ -119,6 +119,7 @@ def test_a_replica_with_a_certificate_is_known_by_it(port: Port, authority: Auth
     client.join()
 
 
+@pytest.mark.attack(65)
 @pytest.mark.parametrize("shown", ["none", "of another authority", "one that has ended"])
 def test_who_comes_by_tls_without_a_good_certificate_is_refused(
     port: Port, authority: Authority, tmp_path: Path, shown: str
@@ -153,6 +154,7 @@ def known(is_encrypted: bool = False, is_certified: bool = False) -> Known:
     return Known(cast(Any, None), Peer("10.0.0.7", 1), is_encrypted, is_certified)
 
 
+@pytest.mark.attack(64)
 @pytest.mark.parametrize(
     ("who", "mode", "allowed", "is_named", "is_taken"),
     [

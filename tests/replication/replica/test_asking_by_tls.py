@@ -122,6 +122,7 @@ def test_controllers_are_asked_by_tls(serve: Callable[..., TlsServer], own: Clie
     controllers.close()
 
 
+@pytest.mark.attack(67)
 def test_a_wrong_master_gets_no_word_and_its_log_is_not_copied(
     serve: Callable[..., TlsServer], own: ClientTls, tmp_path: Path
 ) -> None:
