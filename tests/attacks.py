@@ -77,8 +77,9 @@ class Outcomes:
             return
         numbers = dict(report.user_properties).get(_PROPERTY, "")
         outcome = report.outcome if report.when == "call" or report.skipped else "error"
+        test = re.split(r"[\[@]", report.nodeid)[0]  # without case and group
         for number in str(numbers).split():
-            self.by_number[int(number)][report.nodeid.partition("[")[0]][outcome] += 1
+            self.by_number[int(number)][test][outcome] += 1
 
     def lines(self) -> Iterator[str]:
         """The table."""
