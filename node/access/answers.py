@@ -30,7 +30,7 @@ class Caller(NamedTuple):
 
 
 class UserDesk:
-    """Answers them; writes each change, and each that was refused, to the audit log."""
+    """Replies to them; writes each change, and each that was refused, to the audit log."""
 
     def __init__(self, table: OwnedUserTable, audit: AuditLog) -> None:
         self.table = table
