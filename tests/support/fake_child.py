@@ -22,7 +22,6 @@ def main() -> int:
         "--bind",
         "--store-port",
         "--advertise",
-        "--cluster",
         "--shard",
         "--shards",
         "--index",

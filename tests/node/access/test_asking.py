@@ -85,7 +85,7 @@ def test_without_users_nobody_is_asked_and_the_first_one_ends_that(tmp_path: Pat
     assert audited(tmp_path)[0]["operation"] == "ping"
 
 
-@pytest.mark.parametrize("operation", [*OWN_NEEDS, *SUPER_ALONE, "format", ""])
+@pytest.mark.parametrize("operation", [*OWN_NEEDS, *sorted(SUPER_ALONE), "format", ""])
 def test_a_user_without_a_list_may_do_what_anybody_may_and_nothing_else(
     tmp_path: Path, operation: str
 ) -> None:

@@ -53,7 +53,7 @@ def ask(replica: Replica, operation: str, request: Request) -> dict[str, Any]:
     return replica._answer(operation, header, cast(Received, request))
 
 
-@pytest.mark.parametrize("operation", [*OWN_NEEDS, *SUPER_ALONE, "format"])
+@pytest.mark.parametrize("operation", [*OWN_NEEDS, *sorted(SUPER_ALONE), "format"])
 def test_each_handler_asks(replica: Replica, operation: str) -> None:
     with pytest.raises(NotLoggedIn):
         ask(replica, operation, Request())
