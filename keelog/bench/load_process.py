@@ -237,7 +237,7 @@ def prepare_finds(job: LoadJob) -> Prepared:
 
 
 def _any_message(client: keelog.Client, topic: str, dice: random.Random) -> keelog.Message | None:
-    """One of the stored messages; None where a queue has none, or a reader was just killed."""
+    """A stored message with a key; None where the queue has none there, or a reader was killed."""
     try:
         queue = dice.choice(client.offsets(topic))
         if queue.max_offset == queue.min_offset:
@@ -246,7 +246,7 @@ def _any_message(client: keelog.Client, topic: str, dice: random.Random) -> keel
         found = client.pull(topic, queue.queue_id, offset, max_messages=1)
     except MqError:
         return None
-    return found.messages[0] if found.messages else None
+    return next((one for one in found.messages if one.keys), None)
 
 
 def _look_up(

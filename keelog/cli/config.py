@@ -34,7 +34,7 @@ _NO_SERVERS = "name servers are those of namesrvAddr; a node registers every 30 
 _GROUPS = "a node with --remoting runs groups in its own way (docs/rocketmq-clients.md)"
 _TRANSACTIONS = "a node with --remoting has other settings for them (docs/settings.md)"
 _NO_USERS = "users are made with keelog user, lists with keelog acl (docs/security.md)"
-_NO_WHITELIST = "there are no codes without a login: give who sends them a user (docs/security.md)"
+_NO_WHITELIST = "there are no codes without a login: give their sender a user (docs/security.md)"
 _OWN_USERS = "a node has one way to look at users, and keeps them in keelog/auth (docs/security.md)"
 _V1_USERS = "keelog user import plain_acl.json (docs/security.md)"
 _TLS = (
@@ -216,7 +216,7 @@ def write_secret(path: Path, data: bytes) -> None:
 
 
 class Imported(NamedTuple):
-    """What a broker.conf says."""
+    """The contents of a broker.conf."""
 
     tables: dict[str, dict[str, object]]
     """The settings that hold here, by tables and our names."""

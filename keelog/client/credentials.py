@@ -36,7 +36,7 @@ def credentials_of(access_key: str, secret_file: PathText) -> Credentials:
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
-            raise BadRequest(f"the secret file {path} is no file")
+            raise BadRequest(f"the secret file {path} is not a file")
         if found.st_mode & _OTHERS:
             mode = stat.S_IMODE(found.st_mode)
             raise BadRequest(

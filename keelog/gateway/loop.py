@@ -23,9 +23,9 @@ from keelog.gateway.name_servers import USUAL_PACE, OtherMasters, Registrar, pro
 from keelog.gateway.service import GatewayService
 from keelog.gateway.settings import MASTER, BrokerName
 from keelog.gateway.tls_port import TlsPort
-from node.access.own_credentials import own_credentials
+from node.access.own_credentials import OwnLogin
 from node.access.tls import ServerTls
-from node.access.tls_settings import client_tls, server_tls
+from node.access.tls_settings import server_tls
 from node.reader.follower import ReaderSite, StoreFollower
 from node.runtime import addresses, disk, process, run_files, shortage, wakeup
 from node.runtime.event_log import fields
@@ -101,7 +101,7 @@ class Gateway:
         self._core = core
         self._page = page
         self.service = GatewayService(site, core, name)
-        own = client_tls(site.settings), own_credentials(site.settings)
+        own = OwnLogin.of(site.settings)
         is_master = not (site.settings.follow or site.settings.controller_id or name.broker_id)
         self._others = OtherMasters(site.root, name, *own) if is_master else None
         self._registrar = Registrar(

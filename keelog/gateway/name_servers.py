@@ -157,7 +157,7 @@ def promoted_at(root: Path) -> int:
 
 
 class Refuses(NamedTuple):
-    """Who does not let this node log in."""
+    """A node that does not let this one log in."""
 
     why: str
 
@@ -228,17 +228,17 @@ class OtherMasters:
         place = run_files.read_follow_state(self._root).remoting
         if not place and "/" not in role.source:
             place = addresses.remoting_beside(role.source)
-        told = ""
+        reported = ""
         while place:
             found = await self.lives(place, own_port)
             if isinstance(found, Refuses):
-                # It may be a replica by now: nobody is told of another master who may be none.
-                if found.why != told:
+                # It may be a replica by now: no other master is reported that may not be one.
+                if found.why != reported:
                     extra = fields(old_master=place, why=found.why)
                     log.warning("not known whether the old master is still one", extra=extra)
             else:
                 self.note(OLD_MASTER, run_files.OtherMaster(place, False) if found else None)
-            told = found.why if isinstance(found, Refuses) else ""
+            reported = found.why if isinstance(found, Refuses) else ""
             await asyncio.sleep(LOOK_S)
 
     async def lives(self, place: str, own_port: int = 0) -> "bool | Refuses":

@@ -24,8 +24,7 @@ from keelog.replication.replica.master_link import (
     ask_facts,
     connect_to,
 )
-from node.access.own_credentials import own_credentials
-from node.access.tls_settings import client_tls
+from node.access.own_credentials import OwnLogin
 from node.runtime import disk, locks, run_files
 from node.runtime.process import now_ms
 from node.runtime.settings import Settings
@@ -163,7 +162,7 @@ def _master_end(state: run_files.FollowState, settings: Settings, though_alive: 
     place = state.remoting
     if not place:
         return state.master_end
-    facts = ask_facts(place, False, client_tls(settings), own_credentials(settings))
+    facts = ask_facts(place, False, *OwnLogin.of(settings))
     if isinstance(facts, MasterRefuses):
         if not though_alive:
             raise MasterLives(

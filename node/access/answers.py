@@ -1,9 +1,10 @@
 """The operations `users` and `change_users` of the process that owns a store."""
 
 import logging
-from typing import Any, NamedTuple
+from typing import Any
 
 from node.access.audit import DONE, REFUSED, AuditEvent, AuditLog
+from node.access.rights import Caller
 from node.access.user_table import OwnedUserTable
 from node.runtime.event_log import fields
 from protocol import requests
@@ -22,15 +23,8 @@ PAGE_ENTRIES_MAX = 2_000
 """One page of `users` ends with the user whose list reaches it."""
 
 
-class Caller(NamedTuple):
-    """A user who asks for users or for a change of them, and from where."""
-
-    user: str
-    address: str
-
-
 class UserDesk:
-    """Answers them; writes each change, and each that was refused, to the audit log."""
+    """Replies to them; writes each change, and each that was refused, to the audit log."""
 
     def __init__(self, table: OwnedUserTable, audit: AuditLog) -> None:
         self.table = table

@@ -1,4 +1,4 @@
-"""What the ports of Keelog's own protocol ask of each request: who sent it, and may that user?
+"""The ports of Keelog's own protocol ask of each request: who sent it, and may that user?
 
 Over local sockets come the node's own user and root alone: they may do everything, and what they
 say of others is believed. A request over TCP is that of the user who has the key of its connection
@@ -6,19 +6,18 @@ say of others is believed. A request over TCP is that of the user who has the ke
 one exception: users are looked at and changed by Super users, or over a local socket.
 
 Some operations find out what they need of records that they bring, or that are found. Their
-handlers ask of the topic of each by `Asker.check_topic`, before anything is answered or stored.
+handlers ask of the topic of each by `PortAsker.check_topic`, before anything is answered or stored.
 """
 
 from dataclasses import dataclass
 from typing import Protocol
 
-from node.access.answers import USER_OPERATIONS, Caller
 from node.access.audit import REFUSED, AuditEvent, AuditLog
-from node.access.rights import Rights
+from node.access.rights import Caller, Rights
 from node.runtime.process import now_ms
 from protocol.access.decision import Action, Kind
 from protocol.access.needs import SUPER, Needs, need
-from protocol.access.own_needs import own_needs, own_record_needs
+from protocol.access.own_needs import SUPER_ALONE, own_needs, own_record_needs
 from protocol.errors import NotAllowed, NotLoggedIn, StoreMoved
 from protocol.names import DEFAULT_CLUSTER
 from protocol.wire.frames import Header
@@ -53,10 +52,10 @@ class Sent(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Asker:
-    """Who sent a request over TCP, where users have to log in."""
+class PortAsker:
+    """The user of a request over TCP, where users have to log in."""
 
-    port: "Port"
+    port: "PortGuard"
     user: str
     key: str
     address: str
@@ -101,18 +100,18 @@ class Asker:
             return NotLoggedIn("the key of this client is nobody's any more", KEY_HINT)
         user = rights.user(self.user)
         if self.needs is None and rights.authorizes and not (user and user.is_super):
-            return NotAllowed(f"User:{self.user} is no Super user any more.")
+            return NotAllowed(f"User:{self.user} is not a Super user any more.")
         why = self._why_not(self.needs or ())
         return None if why is None else NotAllowed(why[1], _hint(self.user, why[0]))
 
     def _why_not(self, needs: Needs) -> tuple[str, str] | None:
         rights = self.port.rights
-        if not rights.authorizes and self.operation not in USER_OPERATIONS:
+        if not rights.authorizes and self.operation not in SUPER_ALONE:
             needs = ()
         return rights.why_not(self.user, needs, self.address)
 
 
-class Port:
+class PortGuard:
     """One for each process, for the thread of its loop."""
 
     def __init__(self, rights: Rights, audit: AuditLog, cluster: str = DEFAULT_CLUSTER) -> None:
@@ -143,9 +142,9 @@ class Port:
         self._revision, self.is_on = self.users.revision, self.rights.is_on
         return True
 
-    def asker_of(self, sent: Sent, operation: str, header: Header) -> Asker | None:
-        """Who sent a request, and may make it as far as it says itself what it needs. None for one
-        that may do everything: the node's own, and all while nobody has to log in.
+    def asker_of(self, sent: Sent, operation: str, header: Header) -> PortAsker | None:
+        """The user of a request, who may make it as far as it says itself what it needs. None for
+        one that may do everything: the node's own, and all while nobody has to log in.
 
         Raises NotLoggedIn, NotAllowed, and OSError for an audit log that cannot be written.
         """
@@ -158,7 +157,7 @@ class Port:
         if not address:
             # Entries of lists may name addresses, and nobody would get the answer.
             raise self.refused(name, "", operation, "", "the connection is gone")
-        asker = Asker(self, name, sent.key, address, operation)
+        asker = PortAsker(self, name, sent.key, address, operation)
         user = self.rights.user(name)
         if user is None or not (user.is_super or self._is_free(operation)):
             try:
@@ -170,11 +169,11 @@ class Port:
         return asker
 
     def _is_free(self, operation: str) -> bool:
-        return not self.rights.authorizes and operation not in USER_OPERATIONS
+        return not self.rights.authorizes and operation not in SUPER_ALONE
 
     def caller_of(self, sent: Sent, operation: str) -> Caller | None:
-        """Who asks for users, or for a change of them. None: somebody at a local socket, who says
-        in whose name.
+        """The user who asks for users, or for a change of them. None: one at a local socket, who
+        says in whose name.
 
         Super users and local sockets alone may, also while nobody has to log in: then an address
         proves nothing, and the first user ends that everybody may do everything. Raises as
@@ -186,7 +185,7 @@ class Port:
             why = "users are looked at and changed by Super users, or over a local socket"
             self._note("", sent.address, operation, "", why)
             raise NotLoggedIn(why, KEY_HINT)
-        Asker(self, sent.user, sent.key, sent.address, operation).check(SUPER)
+        PortAsker(self, sent.user, sent.key, sent.address, operation).check(SUPER)
         return Caller(sent.user, sent.address)
 
     def refused(

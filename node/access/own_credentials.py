@@ -9,9 +9,10 @@ import logging
 import os
 import stat
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from node.access.audit import DONE, AuditEvent, AuditLog
+from node.access.tls_settings import client_tls
 from node.access.user_table import replace_user_table
 from node.access.users_file import read_users
 from node.runtime.event_log import fields
@@ -29,12 +30,15 @@ from protocol.errors import BadRequest, NotAllowed, RefusedError
 from protocol.remoting.auth_bodies import UserInfo
 from protocol.remoting.java_json import write_body
 
+if TYPE_CHECKING:
+    from node.access.tls import ClientTls
+
 log = logging.getLogger("keelog.access")
 
 FILE_BYTES_MAX = 4_096
 INNER, FIRST_USER = "inner_client_authentication_credentials_file", "init_authentication_user_file"
 NOT_KNOWN_THERE = f"{INNER} has to name a Super user of that node (docs/security.md)"
-"""What to do where another node does not let this one log in."""
+"""The hint where another node does not let this one log in."""
 _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 _OTHERS = 0o077
 _OTHERS_OF_ROOT = 0o037
@@ -73,8 +77,21 @@ class OwnCredentials:
         return self._held[1]
 
 
+class OwnLogin(NamedTuple):
+    """How this node comes to others."""
+
+    tls: "ClientTls | None"
+    credentials: OwnCredentials | None
+
+    @classmethod
+    def of(cls, settings: Settings) -> "OwnLogin":
+        """Raises TlsRefused, CredentialsRefused, BadRequest."""
+        path = settings.inner_client_authentication_credentials_file
+        return cls(client_tls(settings), OwnCredentials(path) if path else None)
+
+
 class FirstUsers(NamedTuple):
-    """Who is to be a Super user from the start on. A user that is there stays as it is
+    """Super users from the start on. A user that is there stays as it is
     (AuthenticationMetadataManagerImpl#initUser)."""
 
     inner: Credentials | None
@@ -124,14 +141,8 @@ def _creation(wanted: Credentials) -> Change:
     return Change(CREATE_USER, wanted.access_key, write_body(info, standard=True))
 
 
-def own_credentials(settings: Settings) -> OwnCredentials | None:
-    """Of the settings; None where the node does not sign. Raises CredentialsRefused."""
-    path = settings.inner_client_authentication_credentials_file
-    return OwnCredentials(path) if path else None
-
-
 def read_credentials(path: str, setting: str, form: CredentialsForm) -> Credentials:
-    """What a file holds. Raises CredentialsRefused, which names the setting that names it."""
+    """The credentials of a file. Raises CredentialsRefused, which names setting and file."""
     try:
         descriptor = os.open(path, _OPEN_FLAGS)
         with held_open(descriptor):
@@ -155,9 +166,9 @@ def _read(path: str, setting: str, form: CredentialsForm) -> Credentials | None:
 
 
 def _check_private(path: str, setting: str, found: os.stat_result) -> None:
-    """Raises CredentialsRefused for what is no file, is another user's, or open to others."""
+    """Raises CredentialsRefused for a folder and its like, and for a file that others may use."""
     if not stat.S_ISREG(found.st_mode):
-        raise CredentialsRefused(f"{setting}: {path} is no file")
+        raise CredentialsRefused(f"{setting}: {path} is not a file")
     if found.st_uid not in (0, os.geteuid()):
         raise CredentialsRefused(
             f"{setting}: {path} belongs to the user {found.st_uid}, who may change it",

@@ -1,8 +1,10 @@
-"""Who has to log in, and what a user may do: one decision for all ends of a node.
+"""One decision for all ends of a node: who has to log in, and what a user may do.
 
-The ends differ in how they know who asks: `keelog.gateway.guard` by signatures, `node.access.port`
-by keys. What they ask of the table of users is here.
+The ends differ in how they know who asks: `keelog.gateway.guard` by signatures,
+`node.access.asking` by keys. Here is the decision that they share, by the table of users.
 """
+
+from typing import NamedTuple
 
 from node.access.user_table import UserTable
 from node.runtime.settings import AUTO, ON, Settings
@@ -15,6 +17,13 @@ RESOURCE_CHARS_MAX = 300
 """Of a name in a refusal."""
 SIGHTS_MAX = 100_000
 """Users' sights of topics that are remembered; then all are forgotten."""
+
+
+class Caller(NamedTuple):
+    """A user who asks for users or for a change of them, and from where."""
+
+    user: str
+    address: str
 
 
 class Rights:

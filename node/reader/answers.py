@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from node.access.asking import Asker
+from node.access.asking import PortAsker
 from node.reader.tail_cache import TailCache
 from node.runtime.process import met_damage, now_ms
 from node.serving.request_server import Payload
@@ -87,7 +87,9 @@ def look_again(store: RunningStore, look: Callable[[], T]) -> T:
         return look()
 
 
-def get(store: RunningStore, tail: TailCache, wanted: Get, asker: Asker | None = None) -> Answer:
+def get(
+    store: RunningStore, tail: TailCache, wanted: Get, asker: PortAsker | None = None
+) -> Answer:
     """One record, if `asker` may read its topic. Raises NotFound, StoreDamaged, MessageDamaged,
     NotAllowed."""
     match wanted:
@@ -111,7 +113,7 @@ def get(store: RunningStore, tail: TailCache, wanted: Get, asker: Asker | None =
     return Answer({"size": len(raw)}, raw)
 
 
-def _check_found(asker: Asker, raw: bytes) -> None:
+def _check_found(asker: PortAsker, raw: bytes) -> None:
     """Asks for the topic of a stored record. Raises NotAllowed."""
     record = decode(raw, 0)
     if not isinstance(record, Record):
@@ -158,7 +160,7 @@ def find_messages(
     store: RunningStore,
     topics: TopicsFile,
     wanted: requests.FindFields,
-    asker: Asker | None = None,
+    asker: PortAsker | None = None,
 ) -> Answer:
     """A page of records with a key, if `asker` may read the topic of each. Raises UnknownTopic,
     BadRequest for a cursor, StoreDamaged, NotAllowed."""
@@ -270,7 +272,9 @@ def _bounds(store: RunningStore, tail: TailCache, queue: Queue) -> dict[str, Any
     }
 
 
-def list_all_topics(store: RunningStore, topics: TopicsFile, asker: Asker | None = None) -> Answer:
+def list_all_topics(
+    store: RunningStore, topics: TopicsFile, asker: PortAsker | None = None
+) -> Answer:
     """The topics of config/topics.json, and those that only have a folder in consumequeue/; of them
     those that `asker` may see."""
     topics.reload()

@@ -11,7 +11,7 @@ from typing import Any
 
 import zmq
 
-from node.access.asking import KEY_HINT, NO_KEY, Asker, Port
+from node.access.asking import KEY_HINT, NO_KEY, PortAsker, PortGuard
 from node.access.audit import AuditLog
 from node.access.curve import gate_of
 from node.access.rights import Rights
@@ -71,7 +71,7 @@ class ReaderService:
         limits: TransferLimits,
         send: Send,
         shards: int,
-        port: Port | None = None,
+        port: PortGuard | None = None,
     ) -> None:
         """`port`: asks who sent each request; None where everybody may do everything."""
         self.desk = PullDesk(store, self._deliver, shards)
@@ -171,7 +171,9 @@ class ReaderService:
 
         self.desk.end_refused(refusal)
 
-    def _answer(self, operation: str, header: Header, now: float, asker: Asker | None) -> Answer:
+    def _answer(
+        self, operation: str, header: Header, now: float, asker: PortAsker | None
+    ) -> Answer:
         if operation == "ping":
             return Answer({})
         desk = self.desk
@@ -266,7 +268,7 @@ class Reader:
         server: request_server.Server,
         page: WorkerPage,
         context: Context,
-        port: Port | None = None,
+        port: PortGuard | None = None,
     ) -> None:
         self.server = server
         self._page = page
@@ -399,7 +401,7 @@ def _serve(child: process.ChildProcess, settings: Settings, stop: process.StopFl
         context: Context = zmq.Context()
         bulk = request_server.bulk_socket(options.local) if options.local else ""
         table, audit = UserTable(root), AuditLog(root, f"audit.{site.slot}.log")
-        port = Port(Rights(table, settings), audit, options.cluster)
+        port = PortGuard(Rights(table, settings), audit, options.cluster)
         gate = gate_of(root, table.user_of_key, audit) if options.keys else None
         server = open_server(
             gate, context, options.bind, frame_bytes_max=FRAME_BYTES_MAX, answers_max=ANSWERS_MAX,

@@ -23,7 +23,7 @@ from functools import lru_cache
 from itertools import count
 from typing import Any
 
-from node.access.asking import Asker
+from node.access.asking import PortAsker
 from node.reader.answers import Answer, look_again
 from node.reader.tail_cache import TailCache, Taken
 from node.runtime.settings import Settings
@@ -208,7 +208,7 @@ class Held:
     undecided_below: int | None = None
     answered: int | None = None
     bytes: int = 0
-    asker: Asker | None = None
+    asker: PortAsker | None = None
 
     @property
     def begin(self) -> int:
@@ -275,7 +275,7 @@ class PullDesk:
     # Pulls
 
     def pull(
-        self, peer: bytes, number: int, wanted: Pull, now: float, asker: Asker | None = None
+        self, peer: bytes, number: int, wanted: Pull, now: float, asker: PortAsker | None = None
     ) -> None:
         """Serves a pull of this peer, or holds it for `asker`. Raises `trouble`, NodeBusy,
         StoreDamaged, and what reading raises."""

@@ -427,8 +427,8 @@ class LocalEnd:
 class Server:
     """A bound ROUTER socket, and local ones beside it. Only one thread may use it all.
 
-    That in bulk is a socket of its own: what ZeroMQ says of where a request comes from may be a
-    word of its sender, for a connection that ends before it is looked at.
+    That in bulk is a socket of its own: so who is of this machine is known by the socket, and by
+    nothing that a peer says of itself.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import zmq
 
-from node.access.asking import Asker, Port
+from node.access.asking import PortAsker, PortGuard
 from node.access.audit import AuditLog
 from node.access.curve import Context, gate_of, server_keys
 from node.access.own_credentials import FirstUsers
@@ -193,7 +193,7 @@ class ControlEnd(NamedTuple):
     """The control socket, and what it asks of who sends requests."""
 
     server: Server
-    port: Port
+    port: PortGuard
 
     def close(self) -> None:
         self.server.close()
@@ -563,7 +563,7 @@ def _open_control(
     `UserTable`: a node does not start with a file of users that it cannot use."""
     rights = Rights(UserTable(options.root), settings)
     audit = AuditLog(options.root, AUDIT_FILE)
-    port = Port(rights, audit, options.broker.broker_cluster_name)
+    port = PortGuard(rights, audit, options.broker.broker_cluster_name)
     gate = gate_of(options.root, rights.table.user_of_key, audit) if places.has_keys else None
     place = places.control
     name = "" if place.bound == place.endpoint else place.endpoint
@@ -582,23 +582,25 @@ def answer_clients(control: ControlEnd, view: Callable[[], NodeView]) -> None:
     server, port = control
 
     def reply(operation: str, header: frames.Header, received: Received) -> frames.Header:
+        # A client of the same user can go on there; that of another one gets nothing.
+        local = server.local if received.address and is_loopback(received.address) else ""
         try:
             asker = port.asker_of(received, operation, header) if port.is_on else None
         except errors.NotLoggedIn as error:
-            # A client of the same user can go on there; that of another one gets nothing.
-            if received.address and is_loopback(received.address):
-                error.local = server.local or None
+            error.local = local or None
             raise
         if received.payload is not None:
             raise errors.BadRequest(f"{operation[:40]!a} is one frame, two came")
         found = _answer(operation, view, received.is_own, asker)
+        if operation == "routes":
+            found["control"] = local or None
         return frames.answer(frames.request_id(header), **found)
 
     serve_waiting(server, _ANSWERS_AT_ONCE, "the supervisor", reply, CONTROL_FRAME_BYTES_MAX)
 
 
 def _answer(
-    operation: str, view: Callable[[], NodeView], is_own: bool, asker: Asker | None
+    operation: str, view: Callable[[], NodeView], is_own: bool, asker: PortAsker | None
 ) -> dict[str, Any]:
     """The fields of a good answer. Raises UnknownOperation."""
     match operation:
@@ -618,7 +620,7 @@ def _answer(
     )
 
 
-def _seen(groups: dict[str, Any], asker: Asker | None) -> dict[str, Any]:
+def _seen(groups: dict[str, Any], asker: PortAsker | None) -> dict[str, Any]:
     """The groups that who asks may see, and of each the topics."""
     if asker is None or asker.sees_all:
         return groups

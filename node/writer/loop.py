@@ -496,7 +496,7 @@ def open_own_store(
 
 
 def gate_of_owner(store: WriterStore, has_keys: bool) -> CurveGate | None:
-    """What the server of the process that owns a store asks of clients; None without keys. Raises
+    """The keys that the server of the process that owns a store asks for; None without. Raises
     BadKey, OSError."""
     if not has_keys:
         return None

@@ -14,13 +14,14 @@ from hmac import compare_digest
 from typing import NoReturn
 
 from node.access.answers import USER_OPERATIONS
-from node.access.asking import Asker
+from node.access.asking import PortAsker
 from node.runtime import stats_series as series
 from node.runtime.process import now_ms
 from node.runtime.settings import Settings
 from node.runtime.state_page import WorkerPage, WorkerState
 from node.runtime.wakeup import FOLLOWERS_SLOT, WRITER_SLOT, Context, DatagramWakeup, Waiters
 from node.serving.request_server import Received
+from node.store.config.topics_file import Topic
 from node.writer.appender import AppendRequest
 from node.writer.repeats import check_asked
 from node.writer.store import WriterStore
@@ -126,7 +127,7 @@ def _text_of(host: Host) -> str:
 
 
 def pending_append(
-    received: Received, header: Header, store: WriterStore, asker: Asker | None = None
+    received: Received, header: Header, store: WriterStore, asker: PortAsker | None = None
 ) -> PendingRequest:
     """The operation `append`. Raises BadRequest, MessageTooLarge, NotAllowed, and with an `asker`
     what its records are refused with."""
@@ -154,7 +155,7 @@ def pending_append(
     return pending
 
 
-def check_topics(asker: Asker, append: AppendRequest, checker: Sealer) -> None:
+def check_topics(asker: PortAsker, append: AppendRequest, checker: Sealer) -> None:
     """Asks of the topic of each record as it was sent, before a delay puts it elsewhere, a topic is
     made or anything stored. One foreign record refuses its request.
 
@@ -277,7 +278,7 @@ def answer_other(
     operation: str,
     header: Header,
     received: Received,
-    asker: Asker | None = None,
+    asker: PortAsker | None = None,
 ) -> Header:
     """The good answer to an operation that appends nothing. `asker`: who lists are cut for.
 
@@ -291,19 +292,9 @@ def answer_other(
         return answered
     if operation == "ping":
         return answer(number)
-    sees = None if asker is None or asker.sees_all else asker.sees
+    sees = _all if asker is None or asker.sees_all else asker.sees
     if operation == "topics":
-        rows = [
-            {
-                "topic": topic.name,
-                "read_queues": topic.read_queues,
-                "write_queues": topic.write_queues,
-                "perm": topic.perm,
-                "retention_hours": topic.retention_hours,
-            }
-            for topic in table.all()
-            if sees is None or sees(Kind.TOPIC, topic.name)
-        ]
+        rows = [_row(topic) for topic in table.all() if sees(Kind.TOPIC, topic.name)]
         return answer(number, topics=rows)
     if operation == "create_topic":
         topic, created = table.create(requests.CREATE_TOPIC.parse(header))
@@ -317,7 +308,7 @@ def answer_other(
                 "moved_ms": [list(pair) for pair in one.moved_ms.items()],
             }
             for one in offsets.all_of(*requests.GROUPS.parse(header))
-            if sees is None or (sees(Kind.GROUP, one.group) and sees(Kind.TOPIC, one.topic))
+            if sees(Kind.GROUP, one.group) and sees(Kind.TOPIC, one.topic)
         ]
         return answer(number, groups=rows)
     if operation == "delete_group":
@@ -335,6 +326,21 @@ def answer_other(
         offsets.commit(name, group, places)
         return answer(number)
     raise UnknownOperation(f"the writer knows no operation {operation[:40]!a}")
+
+
+def _all(_kind: Kind, _name: str) -> bool:
+    """Everything is seen where no list is cut."""
+    return True
+
+
+def _row(topic: Topic) -> Header:
+    return {
+        "topic": topic.name,
+        "read_queues": topic.read_queues,
+        "write_queues": topic.write_queues,
+        "perm": topic.perm,
+        "retention_hours": topic.retention_hours,
+    }
 
 
 Waiting = tuple[int, float, PendingRequest]

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from node.access.answers import UserDesk
-from node.access.asking import Port
+from node.access.asking import PortGuard
 from node.access.audit import AuditLog
 from node.access.rights import Rights
 from node.access.user_table import OwnedUserTable
@@ -98,7 +98,7 @@ class WriterStore:
         )
         self.offsets = ConsumerOffsets(self.root, self.placement.tails, self.topics.has, now_ms)
         self.users = UserDesk(OwnedUserTable(self.root), AuditLog(self.root))
-        self.port = Port(Rights(self.users.table, settings), self.users.audit)
+        self.port = PortGuard(Rights(self.users.table, settings), self.users.audit)
         for name in interrupted:
             self.offsets.forget(name)
         self.checker = Sealer(self.rules)  # of records that are looked at before they are appended

@@ -1,8 +1,8 @@
-"""The users and lists of a master, as its answers to 3005 and 3010 have them, and the table of a
+"""The users and lists of a master, as its replies to 3005 and 3010 have them, and the table of a
 replica that has the same.
 
-What a master has and a node would not take is left out with a word: a user who cannot log in has
-no rights. An entry alone is never left out of a list, as without it the list could allow more.
+A user or list that a node would not take is left out with a word: a user who cannot log in has no
+rights. An entry alone is never left out of a list, as without it the list could allow more.
 """
 
 from collections.abc import Mapping
@@ -61,7 +61,7 @@ class MasterUsers:
 
 
 def master_users(users: bytes, lists: bytes, own: Credentials) -> MasterUsers:
-    """Reads both answers. Raises NotAllowed for one that is not as it should be, and for one in
+    """Reads both replies. Raises NotAllowed for one that is not as it should be, and for one in
     which the user with whom it was asked is not as it must be: only a Super user gets passwords,
     and who does not know this one's is not the master."""
     left_out: list[str] = []

@@ -133,7 +133,7 @@ def deciding_entry(
 ) -> Entry | None:
     """The entry that decides about a need, or None where no entry says anything: refused.
 
-    `default` entries count only where none of `custom` matches. Whoever may have all of a kind may
+    `default` entries count only where none of `custom` matches. To have all of a kind is to
     have each of it: a Deny of a single name decides about a need of ALL_OF_KIND.
     """
     known: list[Entry] = []

@@ -74,7 +74,7 @@ def fill_with(root: Path, size: int, prepared: list[EncodedRecords]) -> None:
     fill(root, requests, end=size)
 
 
-class Asker:
+class Prober:
     """A socket that connects as soon as somebody listens."""
 
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str) -> None:
@@ -95,15 +95,15 @@ class Asker:
 
 
 @contextmanager
-def asking_writer(control: str) -> Iterator[Asker]:
+def asking_writer(control: str) -> Iterator[Prober]:
     """Asks for the writer until there is one; yields a socket to it."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
-        supervisor, writer = Asker(context, control), None
+        supervisor, writer = Prober(context, control), None
         while writer is None:
             writer = supervisor.ask("routes", 60.0)["writer"]
             time.sleep(0.002)
-        yield Asker(context, writer)
+        yield Prober(context, writer)
     finally:
         context.destroy(linger=0)
 

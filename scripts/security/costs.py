@@ -53,7 +53,7 @@ Turns = dict[str, list[Figures]]
 """By way: the figures of each round."""
 
 
-class Extent(NamedTuple):
+class CostExtent(NamedTuple):
     """How long it takes."""
 
     rounds: int
@@ -132,7 +132,7 @@ def make_load_user(home: Path, public_key: str = "") -> None:
     keelog("acl", "allow", USER, EVERYTHING, "all", "--store", store)
 
 
-def by_remoting(folder: Path, extent: Extent) -> Iterator[list[str]]:
+def by_remoting(folder: Path, extent: CostExtent) -> Iterator[list[str]]:
     """The rows of RocketMQ's client."""
     classes = rocketmq.class_path()
     with ExitStack() as ends:
@@ -153,7 +153,7 @@ def _others(sides: Mapping[str, GatewaySide], name: str) -> list[int]:
     return list(chain.from_iterable(one.pids for key, one in sides.items() if key != name))
 
 
-def _remoting_turns(sides: Mapping[str, GatewaySide], name: str, extent: Extent) -> Turns:
+def _remoting_turns(sides: Mapping[str, GatewaySide], name: str, extent: CostExtent) -> Turns:
     load = LOADS[name]
     load = load._replace(stored=min(load.stored, extent.stored))
     topic = "".join(one if one.isalnum() else "-" for one in name)
@@ -200,7 +200,7 @@ def own_sides(ends: ExitStack, folder: Path) -> dict[str, OwnSide]:
     return sides
 
 
-def own_loads(extent: Extent) -> dict[str, tuple[dict[str, Any], Callable[[Any], Figures]]]:
+def own_loads(extent: CostExtent) -> dict[str, tuple[dict[str, Any], Callable[[Any], Figures]]]:
     """Fields of a workload, and which figures of its steady part count."""
 
     def per_s(steady: Any) -> Figures:
@@ -217,7 +217,7 @@ def own_loads(extent: Extent) -> dict[str, tuple[dict[str, Any], Callable[[Any],
     }
 
 
-def by_own_protocol(folder: Path, extent: Extent) -> Iterator[list[str]]:
+def by_own_protocol(folder: Path, extent: CostExtent) -> Iterator[list[str]]:
     """The rows of `keelog.bench`."""
     with ExitStack() as ends:
         sides = own_sides(ends, folder)
@@ -245,9 +245,9 @@ def main() -> None:
     parser.add_argument("--protocol", choices=("remoting", "own"), help="one table alone")
     parser.add_argument("--smoke", action="store_true", help="one short round")
     options = parser.parse_args()
-    extent = Extent(options.rounds, options.seconds, STORED)
+    extent = CostExtent(options.rounds, options.seconds, STORED)
     if options.smoke:
-        extent = Extent(1, 1, 10_000)
+        extent = CostExtent(1, 1, 10_000)
     with tempfile.TemporaryDirectory(prefix="keelog-costs-") as name:
         folder = Path(name)
         if options.protocol != "own":

@@ -36,7 +36,7 @@ from scripts.security.guarded import (
     make_guarded_store,
     open_words,
 )
-from scripts.security.peers import CurveKeys, Login, PeerOutcome, PeerVerdict, Place
+from scripts.security.peers import CurveKeys, PeerLogin, PeerOutcome, PeerVerdict, Place
 
 EVERYWHERE = "0.0.0.0"
 PROBE_S = 120
@@ -48,7 +48,7 @@ Table = dict[str, Row]
 """By end of the node."""
 
 
-class Caller(NamedTuple):
+class Visitor(NamedTuple):
     """Who asks, with what, for which topic. Files by their paths: it crosses to the namespace."""
 
     name: str
@@ -60,7 +60,7 @@ class Caller(NamedTuple):
     """Of who speaks TLS."""
     certificate: str = ""
 
-    def login(self) -> Login:
+    def login(self) -> PeerLogin:
         """What a client of it comes with."""
         tls = None
         if self.trust:
@@ -68,21 +68,21 @@ class Caller(NamedTuple):
             if self.certificate:
                 tls.load_cert_chain(self.certificate)
         keys = None if self.keys is None else CurveKeys(*self.keys)
-        return Login(self.user, self.password, keys, tls)
+        return PeerLogin(self.user, self.password, keys, tls)
 
 
-PLAIN = Caller("a stranger")
+PLAIN = Visitor("a stranger")
 
 
-def callers(guest: GuestCredentials) -> list[Caller]:
+def callers(guest: GuestCredentials) -> list[Visitor]:
     """Those who ask at a node with a login."""
     trust, own, false = str(guest.trust), guest.keys, guest.unknown_keys
     certificate = str(guest.certificate)
-    known = Caller("the user", OWN_TOPIC, GUEST, PASSWORD, own, trust, certificate)
+    known = Visitor("the user", OWN_TOPIC, GUEST, PASSWORD, own, trust, certificate)
     return [
         PLAIN,
-        Caller("encrypted, without a login", keys=false, trust=trust),
-        Caller(
+        Visitor("encrypted, without a login", keys=false, trust=trust),
+        Visitor(
             "a false login", user=GUEST, password="another", keys=false, trust=trust,
             certificate=str(guest.foreign_certificate),
         ),
@@ -134,7 +134,7 @@ def missing() -> str:
 # In the namespace
 
 
-def ask_everywhere(places: Mapping[str, Place], caller: Caller) -> Row:
+def ask_everywhere(places: Mapping[str, Place], caller: Visitor) -> Row:
     """One caller at each end."""
     login, found = caller.login(), {}
     for end, place in places.items():
@@ -159,14 +159,14 @@ def probe() -> None:
     """Reads places and callers, and writes what each got: this is what runs in the namespace."""
     asked = json.load(sys.stdin)
     places = {end: (host, port) for end, (host, port) in asked["places"].items()}
-    rows = {one[0]: ask_everywhere(places, Caller(*one)) for one in asked["callers"]}
+    rows = {one[0]: ask_everywhere(places, Visitor(*one)) for one in asked["callers"]}
     json.dump(rows, sys.stdout)
 
 
 # At the node
 
 
-def look(cable: Cable, ports: NodePorts, who: Sequence[Caller]) -> Table:
+def look(cable: Cable, ports: NodePorts, who: Sequence[Visitor]) -> Table:
     """What these callers get from the namespace."""
     asked = {"places": ports.places(cable.here), "callers": who}
     words = [sys.executable, "-m", "scripts.security.from_outside", "--probe"]

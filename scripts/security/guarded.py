@@ -25,7 +25,7 @@ from node.supervisor.bind import free_ports
 from node.supervisor.child_process import environment
 from protocol.access.key_files import SECRET_SUFFIX
 from protocol.addresses import VIP_DISTANCE
-from scripts.security.peers import CurveKeys, Login, Place
+from scripts.security.peers import CurveKeys, PeerLogin, Place
 
 GUEST, PASSWORD = "guest", "a password of the guest"
 OWN_TOPIC, FOREIGN_TOPIC, GROUP = "mine", "theirs", "mine-readers"
@@ -152,9 +152,9 @@ class GuestCredentials(NamedTuple):
     node_words: tuple[str, ...]
     """Options of `keelog serve`: the node's certificate, and whom it trusts."""
 
-    def login(self) -> Login:
+    def login(self) -> PeerLogin:
         """The guest, at every end."""
-        return Login(GUEST, PASSWORD, self.keys, self.context(self.certificate))
+        return PeerLogin(GUEST, PASSWORD, self.keys, self.context(self.certificate))
 
     def context(self, certificate: Path | None = None) -> ssl.SSLContext:
         """Trusts the node's authority, and may show a certificate."""

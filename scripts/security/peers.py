@@ -58,7 +58,7 @@ class CurveKeys(NamedTuple):
     server: str
 
 
-class Login(NamedTuple):
+class PeerLogin(NamedTuple):
     """All that a client may come with. Empty: it is a stranger."""
 
     user: str = ""
@@ -67,10 +67,10 @@ class Login(NamedTuple):
     tls: ssl.SSLContext | None = None
 
 
-STRANGER = Login()
+STRANGER = PeerLogin()
 
 
-def connected(place: Place, login: Login) -> socket.socket:
+def connected(place: Place, login: PeerLogin) -> socket.socket:
     """A connection, by TLS if the client has a context. Raises OSError."""
     plain = socket.create_connection(place, timeout=ANSWER_S)
     if login.tls is None:
@@ -85,7 +85,7 @@ def connected(place: Place, login: Login) -> socket.socket:
 class RemotingClient:
     """One connection of a client as RocketMQ's, which signs if it has a user."""
 
-    def __init__(self, place: Place, login: Login = STRANGER) -> None:
+    def __init__(self, place: Place, login: PeerLogin = STRANGER) -> None:
         """Raises OSError."""
         self.socket = connected(place, login)
         self._login = login
@@ -168,7 +168,7 @@ def pull_fields(topic: str, group: str, hold_ms: int = 0, offset: int = 0) -> di
     }  # fmt: skip
 
 
-def remoting(place: Place, login: Login, topic: str, group: str) -> PeerOutcome:
+def remoting(place: Place, login: PeerLogin, topic: str, group: str) -> PeerOutcome:
     """A send, then a pull, of one topic."""
     try:
         client = RemotingClient(place, login)
@@ -179,7 +179,7 @@ def remoting(place: Place, login: Login, topic: str, group: str) -> PeerOutcome:
         return client.read(topic, group) if sent.verdict is PeerVerdict.SERVED else sent
 
 
-def own(place: Place, login: Login, operation: str, **fields: Any) -> PeerOutcome:
+def own(place: Place, login: PeerLogin, operation: str, **fields: Any) -> PeerOutcome:
     """One request of Keelog's own protocol, by ZeroMQ; with keys where the client has some."""
     header = {"v": frames.VERSION, "op": operation, "id": 1, **fields}
     if login.keys is None:
@@ -244,7 +244,7 @@ def _own_outcome(answer: bytes) -> PeerOutcome:
     return PeerOutcome(PeerVerdict.REFUSED if is_of_login else PeerVerdict.SERVED, words)
 
 
-def follow(place: Place, login: Login) -> PeerOutcome:
+def follow(place: Place, login: PeerLogin) -> PeerOutcome:
     """Says hello as a slave with an empty log, and waits for bytes of the node's."""
     try:
         with connected(place, login) as wire:
@@ -262,7 +262,7 @@ def follow(place: Place, login: Login) -> PeerOutcome:
     return PeerOutcome(PeerVerdict.CLOSED)
 
 
-def http(place: Place, login: Login, path: str) -> PeerOutcome:
+def http(place: Place, login: PeerLogin, path: str) -> PeerOutcome:
     """GET, with Basic if the client has a user."""
     scheme = "http" if login.tls is None else "https"
     asked = urllib.request.Request(f"{scheme}://{place[0]}:{place[1]}{path}")

@@ -42,7 +42,7 @@ from scripts.security.guarded import (
     make_guest,
 )
 from scripts.security.guarded import keelog as command
-from scripts.security.peers import Login, PeerOutcome, PeerVerdict, RemotingClient
+from scripts.security.peers import PeerLogin, PeerOutcome, PeerVerdict, RemotingClient
 
 HERE = "127.0.0.1"
 LIMIT_S = 20.0
@@ -64,7 +64,7 @@ class GuardedSite:
     """Of `ha_allowed_peers`."""
 
     @property
-    def login(self) -> Login:
+    def login(self) -> PeerLogin:
         """All that the guest has."""
         return self.guest.login()
 
@@ -168,7 +168,7 @@ def _outcome(ask: Callable[[], object]) -> PeerOutcome:
 
 def http_basic(site: GuardedSite, revoke: Revoke) -> float:
     place = site.place(site.ports.http)
-    stranger = Login(tls=site.guest.context())
+    stranger = PeerLogin(tls=site.guest.context())
     if peers.http(place, stranger, "/metrics").verdict is PeerVerdict.SERVED:
         raise NobodyIsAsked
     return _until_refused(lambda: peers.http(place, site.login, "/metrics"), revoke)
@@ -184,7 +184,7 @@ def slaves_questions(site: GuardedSite, revoke: Revoke) -> float:
         return _until_refused(ask, revoke)
 
 
-def log_stream(login: Login) -> Callable[[GuardedSite, Revoke], float]:
+def log_stream(login: PeerLogin) -> Callable[[GuardedSite, Revoke], float]:
     """One that follows: until its connection ends."""
 
     def until_over(site: GuardedSite, revoke: Revoke) -> float:
@@ -363,7 +363,7 @@ def of_followers(site: GuardedSite, rounds: int) -> Iterator[Revocation]:
 
 
 def _one_follower(
-    site: GuardedSite, login: Login, revoke: Revoke, path: Path, before: bytes
+    site: GuardedSite, login: PeerLogin, revoke: Revoke, path: Path, before: bytes
 ) -> float:
     try:
         return log_stream(login)(site, revoke)

@@ -22,6 +22,7 @@ from keelog.cli.settings import (
     settings_of,
     whole_file,
 )
+from node.access.own_credentials import FirstUsers
 from node.runtime.settings import Settings, Size
 from node.supervisor import loop as supervisor
 from node.supervisor.options import (
@@ -31,6 +32,7 @@ from node.supervisor.options import (
     Options,
     ServeSettings,
 )
+from protocol.access.credentials import Credentials
 from protocol.addresses import DEFAULT_NODE
 from protocol.errors import BadRequest
 from protocol.java_properties import java_properties
@@ -422,3 +424,82 @@ def test_a_wrong_size_says_what_is_allowed_and_what_is_no_size_takes_no_unit(
     file.write_text("[store]\nmax_message_size = 1.5\n")
     _, (problem,) = read_file(file)
     assert problem.hint == "write bytes, or a size such as 16MB or 1GiB in quotes"
+
+
+ACL = (
+    "authorizationEnabled=TRUE\nauthenticationEnabled=true\n"
+    'initAuthenticationUser={"username":"admin","password":"canary-of-admin"}\n'
+    'innerClientAuthenticationCredentials={"accessKey":"inner","secretKey":"canary-of-inner"}\n'
+    "authenticationWhitelist=105\nauthorizationWhitelist=34\nuserCacheMaxNum=7\n"
+    "authenticationMetadataProvider=org.x.Y\nmigrateAuthFromV1Enabled=true\n"
+)
+
+
+def test_secrets_of_a_broker_go_to_files_for_their_owner_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text(ACL)
+    for _ in range(2):  # the second time all is there already
+        assert run(["config", "import", str(conf)]) == 0
+        talk = capsys.readouterr()
+        assert "canary" not in talk.out + talk.err
+    store = tomllib.loads(talk.out)["store"]
+    first, inner = tmp_path / "init_user.json", tmp_path / "inner_client.json"
+    assert store == {
+        "authentication_enabled": "true",
+        "authorization_enabled": "true",
+        "init_authentication_user_file": str(first),
+        "inner_client_authentication_credentials_file": str(inner),
+    }
+    assert {one.stat().st_mode & 0o777 for one in (first, inner)} == {0o600}
+    found = FirstUsers.of(Settings(**store))
+    assert (found.first, found.inner) == (
+        Credentials("admin", "canary-of-admin"), Credentials("inner", "canary-of-inner"),
+    )  # fmt: skip
+    left = dict(
+        line.removeprefix("left out ").split(": ", 1)
+        for line in talk.err.splitlines()
+        if line.startswith("left out")
+    )
+    for name in ("authenticationWhitelist", "authorizationWhitelist"):
+        assert "no codes without a login" in left[f"'{name}'"]
+    assert "one way" in left["'authenticationMetadataProvider'"]
+    assert "plain_acl" in left["'migrateAuthFromV1Enabled'"]
+    assert "one way" in left["'userCacheMaxNum'"]
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("authorizationEnabled=true", "authorization_enabled is true"),
+        ("authenticationEnabled=perhaps", "authentication_enabled is 'perhaps'"),
+        ('initAuthenticationUser={"username":"a","password":"canary"}', "6 characters"),
+        ("initAuthenticationUser=admin:canary-of-admin", "not a JSON object"),
+        ('innerClientAuthenticationCredentials={"accessKey":"canary-key"}', "no field secretKey"),
+    ],
+)
+def test_a_login_of_a_broker_that_cannot_be_meant_is_refused_and_makes_no_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str, why: str
+) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"brokerId=0\n{line}\n")
+    assert run(["config", "import", str(conf)]) == 1
+    talk = capsys.readouterr()
+    assert why in talk.err
+    assert "canary" not in talk.err + talk.out
+    assert [path.name for path in tmp_path.iterdir()] == ["broker.conf"]
+
+
+def test_another_file_in_the_place_of_a_secret_stays_and_nothing_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    conf, inner = tmp_path / "broker.conf", tmp_path / "inner_client.json"
+    conf.write_text(ACL)
+    inner.write_text("mine")
+    assert run(["config", "import", str(conf)]) == 2
+    talk = capsys.readouterr()
+    assert (talk.out, inner.read_text()) == ("", "mine")
+    (tmp_path / "secrets").mkdir()
+    assert run(["config", "import", str(conf), "--secrets", str(tmp_path / "secrets")]) == 0
+    assert (tmp_path / "secrets" / "inner_client.json").exists()

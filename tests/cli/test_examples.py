@@ -51,6 +51,9 @@ ELSEWHERE = {
     "keelog consume orders --group billing --tags 'paid || sent' --count 100": (
         "a gateway: test_consume_group.py"
     ),
+    "keelog consume orders --group billing --access-key billing --secret-file me.pw": (
+        "users: test_guarded_master.py"
+    ),
     "keelog produce orders 'pay by now' --delay-level 5": "a gateway: test_consume_group.py",
     "keelog produce orders 'pay by now' --delay 90s": "a gateway: test_consume_group.py",
     "keelog demo --from /var/lib/rocketmq/store": "test_node_commands.py",

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from keelog.bench.queue_checks import verify_deep
-from keelog.replication.roles import AcknowledgedLost, demote, promote, rewind
+from keelog.replication.roles import AcknowledgedLost, MasterLives, demote, promote, rewind
 from node.runtime.run_files import read_follow_state, write_follow_state
 from node.runtime.settings import load_settings
 from node.store.checkpoints import load_epochs
@@ -21,8 +21,12 @@ from node.store.identity.roles import (
     save_role,
 )
 from node.store.opening import open_store
+from protocol.access.credentials import INNER_FORM, Credentials
 from protocol.errors import BadRequest, StoreDamaged, StoreLocked
 from protocol.record.columns import scan
+from protocol.remoting.bodies import KVTable
+from protocol.remoting.java_json import write_body
+from tests.support.asked_node import REFUSED, AskedNode
 from tests.support.ha_master import HaMaster
 from tests.support.master_log import SEGMENT_BYTES, MasterLog
 from tests.support.node import RunningNode, wait_until
@@ -256,3 +260,38 @@ def test_queues_and_index_of_a_rewound_store_follow_at_the_next_start(tmp_path: 
     assert (records, units) == (21, 21)
     code, said = verify_deep(root)
     assert code == 0, said
+
+
+def test_a_master_that_lets_nobody_in_lives_and_is_promoted_past_by_force_alone(
+    tmp_path: Path,
+) -> None:
+    """Its users keep this node out: that is no sign of its end."""
+    root = tmp_path / "copy"
+    a_replica(root)
+    with AskedNode(lambda *_: REFUSED) as master:
+        state = read_follow_state(root)
+        write_follow_state(root, state._replace(remoting=master.place))
+        with pytest.raises(MasterLives, match="check signature failed") as caught:
+            promote(root, SETTINGS)
+        assert "inner_client_authentication_credentials_file" in caught.value.reason
+        assert "--force" in caught.value.hint
+        assert promote(root, SETTINGS, though_alive=True).role == MASTER
+
+
+def test_a_master_with_users_that_is_asked_with_credentials_says_how_far_it_is(
+    tmp_path: Path,
+) -> None:
+    root, inner = tmp_path / "copy", tmp_path / "inner.json"
+    inner.touch(0o600)
+    inner.write_bytes(INNER_FORM.text(Credentials("inner", "inner-secret")))
+    a_replica(root)
+    body = write_body(
+        KVTable({"commitLogMinOffset": "0", "commitLogMaxOffset": "7"}), standard=True
+    )
+    settings = load_settings([f"inner_client_authentication_credentials_file={inner}"], SETTINGS)
+    with AskedNode(lambda *_: (0, None, body)) as master:
+        write_follow_state(root, read_follow_state(root)._replace(remoting=master.place))
+        with pytest.raises(MasterLives, match="its log ends at 7"):
+            promote(root, settings)
+        assert master.are_signed("inner", "inner-secret")
+    assert promote(root, settings).role == MASTER

@@ -25,6 +25,7 @@ def main() -> int:
         "--shard",
         "--shards",
         "--index",
+        "--cluster",
         "--local",
         "--held",
         "-X",

@@ -49,7 +49,7 @@ FILES = (
     *("keelog/floor", "keelog/epochs", "keelog/tails", "keelog/tails.new", "keelog/clean"),
     *("keelog/progress/index", "keelog/run/log.page", "keelog/run/index.lock"),
     *("keelog/run/stats/writer-0", "keelog/run/queue-0-of-1.rebuilding", "keelog/run/following"),
-    *("keelog/staging/q/published", "keelog/staging/q/1/journal"),
+    *("keelog/staging/q/published", "keelog/staging/q/owner", "keelog/staging/q/1/journal"),
 )
 ANY_LENGTH = ("keelog/staging/q/1/a.stage", "keelog/run/index.bell")
 FOLDERS = (

@@ -96,6 +96,9 @@ class ConsumerEngine:
                 due.append(self.queues.turn(now, is_closing=True))
                 self._leave(now)
             return min(due)
+        if self.queues.is_refused:
+            # A user who lost the right, or whose password is another now: a heart-beat says so.
+            self.queues.is_refused, self._beat_at = False, now
         if now >= self._beat_at:
             self._beat(now)
         due.append(self._beat_at)
@@ -139,7 +142,7 @@ class ConsumerEngine:
             )
 
     def _step_after(self, code: int) -> str:
-        """What to try after a refusal."""
+        """The hint after a refusal."""
         if code != ResponseCode.NO_PERMISSION:
             return "see keelog group ls"
         if self.settings.credentials is None:

@@ -284,6 +284,8 @@ class QueueHandler:
         self.owned: dict[MessageQueue, OwnedQueue] = {}
         self.exchange: RemotingExchange | None = None
         """None without a connection."""
+        self.is_refused = False
+        """Whether a request was refused for want of a right; who looks, sets it back."""
         self._settings = settings
         self._client_id = client_id
         self._settle = settle
@@ -485,6 +487,8 @@ class QueueHandler:
     def _refused(self, owned: OwnedQueue, event: str, answer: RemotingAnswer, now: float) -> None:
         owned.is_starting = False
         owned.not_before = now + REFUSED_S
+        if answer.code == ResponseCode.NO_PERMISSION:
+            self.is_refused = True
         log.warning("%s, %s: code %d, %s", event, owned.queue, answer.code, answer.remark)
 
     # Pulls

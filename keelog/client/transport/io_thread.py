@@ -99,7 +99,10 @@ class ZmqConnection:
         self.endpoint = endpoint
         self._keys = None if endpoint.startswith("ipc://") else keys
         self.is_unknown = False
-        """Whether the node has refused the client's key. ZeroMQ does not connect again then."""
+        """Whether the node has refused the client's key."""
+        self.is_over = False
+        """Whether ZeroMQ does not connect again: the key was refused, or the other side speaks
+        otherwise, as a node with keys to a client without."""
         self.pending: deque[Call] = deque()
         self.exchange = exchange
         self.connected = False
@@ -230,6 +233,8 @@ class ZmqConnection:
                 self.refusals += 1
                 refused = True
                 self.is_unknown = self.is_unknown or event == zmq.EVENT_HANDSHAKE_FAILED_AUTH
+                is_otherwise = event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+                self.is_over = self.is_over or self.is_unknown or is_otherwise
                 # The other attempts are ZeroMQ's own, after a pause.
                 if self.families > 1 and self.refusals % 2 and not self.ever_connected:
                     self._try_other_family()
@@ -543,12 +548,13 @@ class IoThread:
         if lost:
             self._take_answers(link)
             self._lose(link, f"the connection to {link.endpoint} was lost")
-        if link.is_unknown:
+        if link.is_over:
             self._refuse_all(link)
             return
         if link.endpoint == self.control:
             if (refused or lost) and self._is_local:
                 self._ask_at(self._given)  # after a start the node has another local socket
+                self._drop(link)
             elif refused:
                 self._refused_at_first(link)
             return
@@ -562,14 +568,17 @@ class IoThread:
             self._dispatch_unrouted()
 
     def _refuse_all(self, link: ZmqConnection) -> None:
-        """The node does not know the client's key. A later call asks anew; the outcome of one that
-        was sent before stays unknown."""
+        """Nobody will answer there. A later call connects anew; the outcome of one that was sent
+        before stays unknown."""
         self._drop(link)
+        error = (
+            _unknown_key(link.endpoint) if link.is_unknown else _foreign(link.endpoint, self.keys)
+        )
         is_control = link.endpoint == self.control
         calls = list(self._live.values()) if is_control else link.take_pending()
         for call in calls:
             if not (call.sent or call.maybe_done):
-                self._finish(call, _unknown_key(link.endpoint))
+                self._finish(call, error)
 
     def _refused_at_first(self, link: ZmqConnection) -> None:
         """A node that was never reached: more likely a wrong address than a restart."""
@@ -625,7 +634,10 @@ class IoThread:
             looked = partial(self._looked_for_local, call, refusal)
             self.start(Call(NodeRole.CONTROL, "routes", {}, call.deadline, done=looked))
 
-    def _looked_for_local(self, call: Call, refusal: NotLoggedIn, _outcome: Outcome) -> None:
+    def _looked_for_local(self, call: Call, refusal: NotLoggedIn, outcome: Outcome) -> None:
+        known = self.routes if isinstance(outcome, NodeAnswer) else None
+        if known is not None and not self._is_local:
+            self._go_local(known.control)  # nobody has to log in yet, but for this call
         if self._is_local:
             self._dispatch(call)
         else:

@@ -23,8 +23,6 @@ from protocol.wire.frames import refusal_error
 
 FRESH_S = 30.0
 """An older result is looked up again; it counts until that is done."""
-
-
 SEND_BUFFER_BYTES = 1024 * 1024
 """Of a local socket: the kernel's usual 208 KiB hold seven batches of 100 messages. A request that
 does not fit is copied, and waits for another turn."""
@@ -52,6 +50,8 @@ class Routes:
     """As `local`, for many large answers."""
     remoting: str | None = None
     """The gateway, where RocketMQ's clients connect; empty while it is not up, None without one."""
+    control: str = ""
+    """The local socket of the supervisor, for clients of its machine."""
     remoting_tls: str = ""
     """`permissive` or `enforcing` where the gateway speaks TLS, too, or alone; else empty."""
 
@@ -70,6 +70,7 @@ class Routes:
             local=_local(fields.get("local")),
             bulk=_local(fields.get("bulk")),
             remoting=fields.get("remoting"),
+            control=str(fields.get("control") or ""),
             remoting_tls=str(fields.get("remoting_tls") or ""),
         )
 

@@ -187,6 +187,8 @@ class FollowerServer:
         trust_changes = 0 if self._tls is None else self._tls.trust_changes
         if trust_changes != self._trust_changes:
             self._trust_changes = trust_changes
+            if self._newcomers is not None:
+                self._newcomers.close()  # a handshake under way is by what was trusted before
             why = "other certificates are trusted now; with one of these it may come again"
             for fd in list(self._certified):
                 self._end(self._connections[fd], FollowerGone(Gone.NOT_ALLOWED, why))

@@ -13,15 +13,14 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from keelog.replication.keeper import controllers
 from keelog.replication.keeper.sync_set import SyncSet
 from keelog.replication.replica.comparison import LogsPart, ask_greeting
-from keelog.replication.replica.master_link import RemotingAsker, refusal_of
+from keelog.replication.replica.master_link import NotLetIn, RemotingAsker, refusal_of
 from keelog.replication.roles import follow, lead
-from node.access.own_credentials import own_credentials
-from node.access.tls_settings import client_tls
+from node.access.own_credentials import OwnLogin
 from node.runtime import disk, process, run_files, state_page
 from node.runtime.event_log import fields
 from node.runtime.settings import Settings
@@ -29,10 +28,6 @@ from node.store.identity import places, roles
 from protocol.errors import BadRequest, ServiceNotAvailable, StoreLocked
 from protocol.ha import last_number
 from protocol.remoting import codes, controller
-
-if TYPE_CHECKING:
-    from node.access.own_credentials import OwnCredentials
-    from node.access.tls import ClientTls
 
 log = logging.getLogger("keelog.keeper")
 
@@ -47,7 +42,8 @@ JOIN_WAIT_S = 10.0
 """A master that has not begun its epoch is awaited for so long. One of RocketMQ never notes an
 epoch in which it wrote nothing."""
 AGAIN_S = 5.0
-"""Between two starts of a replica whose log was found to part from the master's after all."""
+"""Between two starts of a replica whose log was found to part from the master's after all, and
+between two failed logins at a master, which counts them."""
 GREETING_S = 3.0
 SILENT_S = 10.0
 """Without a sign of life of the writer for so long no heart-beat is sent: another node is to be the
@@ -82,9 +78,7 @@ class Keeper:
         self._options = options
         self._root = options.root
         self._settings = options.settings
-        self._tls = client_tls(options.settings)
-        self._own = self._tls, own_credentials(options.settings)
-        """With which it comes to others."""
+        self._own = OwnLogin.of(options.settings)
         self._controllers = controllers.Controllers(options.controllers, *self._own)
         self._beats: controllers.HeartBeats | None = None
         self._node = NodeProcess(options.command, options.env, options.folder)
@@ -95,7 +89,7 @@ class Keeper:
         self._shown = run_files.ElectedState(controllers_all=len(options.controllers))
         self._sync: SyncSet | None = None
         self._written: object = None
-        self._elect_at = self._join_until = 0.0
+        self._elect_at = self._join_until = self._knock_at = 0.0
         self._why = ""
         run_files.write_elected(self._root, self._shown)
 
@@ -211,8 +205,14 @@ class Keeper:
     def _follow(self, view: controller.GroupView, now: float) -> None:
         """Once the master is there: stops the node, cuts what the master does not have, starts it
         as its replica. Until then the node goes on as what it is."""
-        ha = _replication_of(view.master, *self._own)
-        greeting = ask_greeting(ha, self._id, GREETING_S, self._tls)
+        if now < self._knock_at:
+            raise ServiceNotAvailable(self._why)
+        try:
+            ha = _replication_of(view.master, self._own)
+        except KeptOut:
+            self._knock_at = now + AGAIN_S
+            raise
+        greeting = ask_greeting(ha, self._id, GREETING_S, self._own.tls)
         if last_number(greeting.epochs) < view.master_epoch:
             self._join_until = self._join_until or now + JOIN_WAIT_S
             if now < self._join_until:
@@ -337,18 +337,20 @@ class Keeper:
         self._shown = shown
 
 
-def _replication_of(
-    master: str, tls: "ClientTls | None", credentials: "OwnCredentials | None"
-) -> str:
+def _replication_of(master: str, own: OwnLogin) -> str:
     """906: where the master is followed. Raises OSError, ServiceNotAvailable."""
-    with RemotingAsker(master, GREETING_S, tls, credentials) as asker:
+    with RemotingAsker(master, GREETING_S, *own) as asker:
         answer = asker.ask(codes.RequestCode.EXCHANGE_BROKER_HA_INFO)
     place = answer.ext.get("masterHaAddress", "")
     if not place:
-        raise ServiceNotAvailable(
-            f"{master} does not say where it is followed: {refusal_of(answer)}"
-        )
+        refusal = refusal_of(answer)
+        kind = KeptOut if isinstance(refusal, NotLetIn) else ServiceNotAvailable
+        raise kind(f"{master} does not say where it is followed: {refusal}")
     return place
+
+
+class KeptOut(ServiceNotAvailable):
+    """The master does not let this node log in."""
 
 
 class NodeProcess:

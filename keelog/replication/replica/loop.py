@@ -19,8 +19,7 @@ from keelog.replication.replica.follower import MasterFollower, StartsElsewhere
 from keelog.replication.replica.log_copy import LogCopy, begin_as_master, has_log, settings_of_copy
 from keelog.replication.replica.master_link import MasterFacts, ask_facts, find_master
 from keelog.replication.replica.tables import MasterTables
-from node.access.own_credentials import own_credentials
-from node.access.tls_settings import client_tls
+from node.access.own_credentials import OwnLogin
 from node.runtime import addresses, disk, process, run_files, state_page, store_paths, wakeup
 from node.runtime.event_log import fields
 from node.runtime.settings import Settings
@@ -222,7 +221,7 @@ class Replica:
         return now - max(known) if any(known) else 0
 
     def _serve_clients(self) -> None:
-        """Answers questions and refuses the rest, up to a number that does not delay the copy."""
+        """Replies to questions and refuses the rest, up to a number that delays no copy."""
         serve_waiting(self.server, ANSWERS_AT_ONCE, str(self.store.root), self._answer)
 
     def _answer(self, operation: str, header: Header, received: Received) -> Header:
@@ -290,7 +289,7 @@ def _serve(child: process.ChildProcess, settings: Settings, stop: process.StopFl
     source = addresses.parse_follow(settings.follow)
     find = partial(find_master, root, source, settings.follow_remoting)
     segment_bytes = settings.mapped_file_size_commit_log
-    own = client_tls(settings), own_credentials(settings)
+    own = OwnLogin.of(settings)
     prepare = partial(_prepare, find=find, segment_bytes=segment_bytes, own=own)
     store = loop.open_own_store(child, settings_of_copy(settings), prepare)
     context: wakeup.Context = zmq.Context()
@@ -316,7 +315,7 @@ def _prepare(
     root: Path,
     find: Callable[[], run_files.MasterPlace],
     segment_bytes: int,
-    own: "tuple[ClientTls | None, OwnCredentials | None]",
+    own: OwnLogin,
 ) -> None:
     """Before the store is opened: an empty one begins as the master's log, where that says how."""
     remoting = find().remoting

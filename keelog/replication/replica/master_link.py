@@ -96,12 +96,16 @@ class MasterSays(Exception):
     """A node refused a request, or its answer is none."""
 
 
-def refusal_of(answer: RemotingAnswer) -> str:
-    """What a node said that does not answer a request, and what to do about it."""
+class NotLetIn(MasterSays):
+    """A node does not let this one log in, or not as a user who may ask that."""
+
+
+def refusal_of(answer: RemotingAnswer) -> MasterSays:
+    """The words with which a node refused a request, and what to do about it."""
     text = f"its reply is code {answer.code}: {answer.remark[:200]}"
     if answer.code != ResponseCode.NO_PERMISSION:
-        return text
-    return f"{text}; {NOT_KNOWN_THERE}"
+        return MasterSays(text)
+    return NotLetIn(f"{text}; {NOT_KNOWN_THERE}")
 
 
 class MasterFacts(NamedTuple):
@@ -113,7 +117,7 @@ class MasterFacts(NamedTuple):
 
 
 class MasterRefuses(NamedTuple):
-    """Somebody takes requests there, and does not answer this one."""
+    """Somebody takes requests there, and refuses this one."""
 
     why: str
 
@@ -124,7 +128,7 @@ def ask_facts(
     tls: "ClientTls | None" = None,
     credentials: OwnCredentials | None = None,
 ) -> MasterFacts | MasterRefuses | None:
-    """Asks the master at HOST:PORT (28, and 26 `with_segments`); None where nobody answers, or not
+    """Asks the master at HOST:PORT (28, and 26 `with_segments`); None where nobody replies, or not
     in its words."""
     with (
         suppress(OSError, MqError, ValueError, KeyError),
@@ -132,7 +136,7 @@ def ask_facts(
     ):
         answer = asker.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
         if answer.code != ResponseCode.SUCCESS:
-            return MasterRefuses(refusal_of(answer))
+            return MasterRefuses(str(refusal_of(answer)))
         table = read_body(KVTable, answer.body).table
         begin, end = int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"])
         # An empty log of RocketMQ begins at -1.

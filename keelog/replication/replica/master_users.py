@@ -48,5 +48,5 @@ def _ask(asker: RemotingAsker, code: int, ext: dict[str, str]) -> bytes:
     """Raises MasterSays, OSError."""
     answer = asker.ask(code, ext)
     if answer.code != ResponseCode.SUCCESS:
-        raise MasterSays(refusal_of(answer))
+        raise refusal_of(answer)
     return answer.body

@@ -25,6 +25,7 @@ from keelog.replication.replica.master_link import (
     MasterFacts,
     MasterRefuses,
     MasterSays,
+    NotLetIn,
     RemotingAsker,
     ask_facts,
     refusal_of,
@@ -70,11 +71,15 @@ _NO_WHEEL = "checkpoint is null"
 FETCH_EVERY_S = 10.0
 """As where a controller elects the master (ReplicasManager#handleSlaveSynchronize); other slaves of
 RocketMQ ask each 60 s."""
+REFUSED_S = 30.0
+"""After a round in which the master did not let this node in: each try counts as a failed login of
+this address, and what is wrong is for people to mend."""
 RETRY_S = 5.0
 """After a round of which no part came: the master may have been starting."""
 LOOK_EVERY_S = 2.0
-"""How often the master is asked how far its deliveries are, and where its log ends. A slave of
-RocketMQ asks for the check point of timers each 3 s."""
+"""How often the master is asked how far its deliveries are, where its log ends, and for its users,
+as a right that is taken away there counts here until then. A slave of RocketMQ asks for the check
+point of timers each 3 s."""
 OFTEN = (DELAYS, TIMERS)
 PROGRESS = (OFFSETS, *OFTEN)
 _NOT_ASKED = "not asked yet"
@@ -96,11 +101,14 @@ class TablesJob:
     facts: MasterFacts | None = None
     tables: dict[str, dict[str, Any] | str] = field(default_factory=dict)
     """As `fetch_tables`."""
+    is_refused: bool = False
 
     def run(self) -> None:
         """Never raises: a master may be away."""
         own = self._tls, self._credentials
-        self.tables = fetch_tables(self._remoting, self.parts, *own)
+        self.tables, self.is_refused = fetch_tables(self._remoting, self.parts, *own)
+        if self.is_refused:
+            return
         said = ask_facts(self._remoting, False, *own)
         self.facts = None if isinstance(said, MasterRefuses) else said
 
@@ -123,7 +131,8 @@ class MasterTables:
         self._tls = tls
         self._credentials = credentials
         self._users = users
-        self._parts = PARTS if users is None else (*PARTS, USERS)
+        more = () if users is None else (USERS,)
+        self._parts, self._often = (*PARTS, *more), (*OFTEN, *more)
         self._topics = topics
         self._offsets = offsets
         self._thread: JobThread[TablesJob] = JobThread("master-tables", may_be_left=True)
@@ -163,7 +172,7 @@ class MasterTables:
                 self._asked_ms[part] = asked_ms
         if remoting and not self._thread.is_busy and now >= min(self._look_at, self._fetch_at):
             self._look_at = now + LOOK_EVERY_S
-            parts = self._parts if now >= self._fetch_at else OFTEN
+            parts = self._parts if now >= self._fetch_at else self._often
             known_end = 0 if self.facts is None else self.facts.end
             job = TablesJob(remoting, parts, known_end, self._tls, self._credentials)
             self._thread.start(job)
@@ -186,6 +195,8 @@ class MasterTables:
         if job.parts == self._parts:
             came = any(isinstance(table, dict) for table in job.tables.values())
             self._fetch_at = now + (FETCH_EVERY_S if came else RETRY_S)
+        if job.is_refused:
+            self._look_at = self._fetch_at = now + REFUSED_S
 
     def _put(self, part: str, document: dict[str, Any]) -> None:
         why = ""
@@ -197,7 +208,7 @@ class MasterTables:
 
     def _note(self, part: str, why: str) -> None:
         """Why a part was not taken; empty: it was."""
-        # What is wrong with all parts, as where the node does not log in, is told once.
+        # A reason that all parts share, as where the node does not log in, is logged once.
         if why and why not in self.why.values():
             log.warning("a table of the master was not taken", extra=fields(table=part, why=why))
         self.why[part] = why
@@ -260,9 +271,10 @@ def fetch_tables(
     parts: Iterable[str] = PARTS,
     tls: "ClientTls | None" = None,
     credentials: "OwnCredentials | None" = None,
-) -> dict[str, dict[str, Any] | str]:
-    """By part its document from the master at HOST:PORT, or why there is none. Never raises for
-    what the master says or does not say."""
+) -> tuple[dict[str, dict[str, Any] | str], bool]:
+    """By part its document from the master at HOST:PORT, or why there is none; and whether the
+    master does not let this node in, for then the rest is not asked for. Never raises for what the
+    master says or does not say."""
     connect = partial(RemotingAsker, timeout_s=ANSWER_S, tls=tls, credentials=credentials)
     fetches: dict[str, Callable[[str], dict[str, Any]]] = {
         TOPICS: partial(_topics, connect),
@@ -284,9 +296,14 @@ def fetch_tables(
     for part in parts:
         try:
             found[part] = fetches[part](remoting)
+        except NotLetIn as error:
+            if part == USERS:  # they need more rights than the rest
+                found[part] = str(error)
+                continue
+            return {one: found.get(one, str(error)) for one in parts}, True
         except (OSError, MqError, MasterSays) as error:
             found[part] = str(error) or "no answer"
-    return found
+    return found, False
 
 
 def _topics(connect: Connect, place: str) -> dict[str, Any]:
@@ -330,7 +347,7 @@ def _timers(connect: Connect, place: str) -> dict[str, Any]:
     if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED or _NO_WHEEL in answer.remark:
         return {}  # a broker before 5.0, or one that delivers no timer messages
     if answer.code != ResponseCode.SUCCESS:
-        raise MasterSays(refusal_of(answer))
+        raise refusal_of(answer)
     if len(answer.body) < TIMER_CHECK_BYTES:
         raise MasterSays(f"its reply has {len(answer.body)} bytes")
     return {TIMER_CHECK: answer.body[:TIMER_CHECK_BYTES]}
@@ -339,7 +356,7 @@ def _timers(connect: Connect, place: str) -> dict[str, Any]:
 def _document(answer: RemotingAnswer, table: str) -> dict[str, Any]:
     """Raises MasterSays for anything but such a table."""
     if answer.code != ResponseCode.SUCCESS:
-        raise MasterSays(refusal_of(answer))
+        raise refusal_of(answer)
     try:
         found = parse_java_json(answer.body.decode("utf-8", "replace")) if answer.body else {}
     except (ValueError, RecursionError) as error:

@@ -53,7 +53,7 @@ _OWN_FILES = tuple(
         (r"floor", store_paths.FLOOR_FILE_BYTES_MAX),
         (r"epochs(\.new)?", store_paths.EPOCHS_FILE_BYTES_MAX),
         (
-            r"(role|clean|run/right|staging/[^./][^/]*/published)(\.new)?"
+            r"(role|clean|run/right|staging/[^./][^/]*/(published|owner))(\.new)?"
             r"|progress/[^/]+|run/[^/]+\.lock|staging/\.problems/[^/]+",
             store_paths.SMALL_FILE_BYTES_MAX,
         ),
@@ -70,7 +70,6 @@ _OWN_FILES = tuple(
         (r"auth/users\.json(\.new)?", store_paths.USERS_FILE_BYTES_MAX),
         (r"run/[^/]+\.page", PAGE_BYTES),
         (r"auth/server\.key(_secret)?(\.new)?", store_paths.RUN_FILE_BYTES_MAX),
-        (r"auth/users\.json(\.new)?", None),
         (r"run/stats/[^/]+", store_paths.STATS_FILE_BYTES_MAX),
         (r"staging/[^./][^/]*/[0-9]+/journal(\.new)?", store_paths.JOURNAL_FILE_BYTES_MAX),
         (r"staging/[^./][^/]*/[0-9]+/[^/]+", None),

@@ -15,7 +15,7 @@ from enum import Enum, auto
 from functools import partial
 from typing import Any, NamedTuple
 
-from node.access.asking import Asker
+from node.access.asking import PortAsker
 from node.runtime.disk import if_room
 from node.runtime.event_log import fields
 from node.runtime.process import now_ms
@@ -176,7 +176,7 @@ class Publisher:
     # -- requests -----------------------------------------------------------------------------
 
     def handle(
-        self, received: Received, header: Header, operation: str, asker: Asker | None = None
+        self, received: Received, header: Header, operation: str, asker: PortAsker | None = None
     ) -> Header | None:
         """The answer; None for a publication, whose answer comes later. Raises MqError.
 

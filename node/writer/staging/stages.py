@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from node.access.asking import Asker
+from node.access.asking import PortAsker
 from node.runtime import disk
 from node.runtime.event_log import fields
 from node.runtime.settings import Settings
@@ -133,7 +133,7 @@ class Staging:
         last = files.load_published(self.root, batch.query) if is_known else None
         return last is not None and batch.number <= last.number
 
-    def bind(self, query: str, asker: Asker, begins: bool) -> None:
+    def bind(self, query: str, asker: PortAsker, begins: bool) -> None:
         """A query is its first user's, until its folder goes. `begins`: the request may be the
         first one of a query.
 

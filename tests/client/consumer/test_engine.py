@@ -20,6 +20,7 @@ from keelog.client.consumer.queues import (
     SPAN_MAX,
     GroupMessage,
 )
+from protocol.access.credentials import Credentials
 from protocol.errors import NotAllowed
 from protocol.ids import Host
 from protocol.record.encode import NewMessage, encode_message
@@ -534,3 +535,26 @@ def test_turns_come_to_rest(auto_commit: bool) -> None:
     wire.found(wire.pulls()[0], 0)
     for seconds in (0.0, 1.0, 5.0, 10.0):
         assert wire.turns(seconds) > wire.now
+
+
+def test_a_group_that_is_refused_says_how_to_log_in_and_with_a_login_what_to_look_at() -> None:
+    for given, step in (
+        ({}, "credentials=keelog.credentials_of"),
+        ({"credentials": Credentials("billing", "secret-1")}, "keelog acl ls billing"),
+    ):
+        wire = Wire(**given)
+        wire.codes[RequestCode.HEART_BEAT] = ResponseCode.NO_PERMISSION
+        wire.turns()
+        assert isinstance(wire.engine.failure, NotAllowed)
+        assert step in wire.engine.failure.hint
+        assert "secret-1" not in wire.engine.failure.hint
+
+
+def test_a_right_that_is_lost_is_told_at_once_and_not_with_each_pull() -> None:
+    wire = Wire(credentials=Credentials("billing", "secret-1"))
+    wire.turns()
+    wire.all_of(RequestCode.HEART_BEAT)
+    wire.codes[RequestCode.HEART_BEAT] = ResponseCode.NO_PERMISSION
+    wire.answer(wire.pulls()[0], ResponseCode.NO_PERMISSION)
+    wire.turns()
+    assert isinstance(wire.engine.failure, NotAllowed)

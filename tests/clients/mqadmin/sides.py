@@ -51,15 +51,8 @@ class AdminTool(Jvm):
         # So that a command cannot end the process.
         may_exit = "-Djava.security.manager=allow"
         home_of_logs = f"-Drocketmq.home.dir={home}"
-        command = [
-            *TOOL_HEAP,
-            *options,
-            may_exit,
-            home_of_logs,
-            "-cp",
-            class_path(TOOLS),
-            "AdminTool",
-        ]
+        command = [*TOOL_HEAP, *options, may_exit, home_of_logs]
+        command += ["-cp", class_path(TOOLS), "AdminTool"]
         super().__init__("mqadmin", home, command, talks=True, folder=home)
         self.hear()
 

@@ -2,8 +2,8 @@
 
 `python -m tests.clients.mqadmin.table` runs every command of 5.5.0 at a Java broker with a name
 server, and at a node on a copy of the broker's store, and prints the table; those about users at a
-broker with ACL 2.0 and at a node with users. Times, sizes and
-addresses are masked. `--show` prints the lines that differ; names of commands choose some.
+broker with ACL 2.0 and at a node with users. Times, sizes and addresses are masked. `--show` prints
+the lines that differ; names of commands choose some.
 """
 
 import tempfile

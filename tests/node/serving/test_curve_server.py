@@ -200,6 +200,28 @@ def test_local_sockets_take_this_user_without_a_key(
     assert (request.user, request.is_own) == ("", True)
 
 
+def test_where_a_request_came_in_says_whether_it_is_of_this_machine(context: Context) -> None:
+    """Without keys too; nothing that a peer says of itself makes it one of the node's own."""
+    bulk = bulk_socket(LOCAL)
+    server = open_server(None, context, ANY_PORT, local=LOCAL, bulk=bulk)
+    clients = []
+    for endpoint, is_own in ((server.endpoint, False), (LOCAL, True), (bulk, True)):
+        client: Socket = zmq.Context.instance().socket(zmq.DEALER)
+        client.setsockopt(zmq.METADATA, b"X-Peer-Address:127.0.0.9")
+        client.setsockopt(zmq.ROUTING_ID, b"the same")
+        client.setsockopt(zmq.RCVTIMEO, int(WAIT_S * 1000))
+        client.connect(endpoint)
+        clients.append(client)
+        request = asked(server, client)
+        assert (request.is_own, server.is_own(request.peer)) == (is_own, is_own)
+        assert request.address == ("" if is_own else "127.0.0.1")
+        assert server.send(request.peer, answer(1), b"x" * 100_000)
+        assert len(client.recv_multipart()[1]) == 100_000
+    for client in clients:
+        client.close(0)
+    server.close(0)
+
+
 INTRUDER = f"""
 import os, sys, zmq
 os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})

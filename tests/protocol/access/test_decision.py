@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.access.decision import Action, Entry, Kind, Need, deciding_entry, parse_resource
+from protocol.access.decision import (
+    ALL_OF_KIND,
+    Action,
+    Entry,
+    Kind,
+    Need,
+    deciding_entry,
+    parse_resource,
+)
 from protocol.errors import RefusedError
 from tests.interop.access_cases import COUNT, Case, cases, golden
 
@@ -98,3 +106,41 @@ def test_what_names_no_resource_is_refused(text: str) -> None:
 def test_the_text_of_a_resource_names_the_same_resource(kind: str, name: str) -> None:
     found = parse_resource(f"{kind}:{name}")
     assert parse_resource(str(found)) == found
+
+
+ALL_TOPICS = Need(Kind.TOPIC, ALL_OF_KIND, frozenset((Action.SUB,)))
+
+
+def gets_all(*rows: tuple[str, str, bool], default: tuple[str, str, bool] | None = None) -> bool:
+    def entry(resource: str, action: str, allow: bool) -> Entry:
+        return Entry(parse_resource(resource), frozenset((Action(action),)), allow)
+
+    others = [] if default is None else [entry(*default)]
+    found = deciding_entry([entry(*row) for row in rows], others, ALL_TOPICS, "10.0.0.1")
+    return found is not None and found.allow
+
+
+def test_whoever_may_not_have_one_topic_may_not_have_all_of_them() -> None:
+    every = ("Topic:*", "Sub", True)
+    assert gets_all(every)
+    assert not gets_all(every, ("Topic:secret", "Sub", False))
+    assert not gets_all(("*", "All", True), ("Topic:sec*", "All", False))
+    assert not gets_all(("Topic:secret", "Sub", False), default=every)
+    assert not gets_all(every, ("Topic:*", "Sub", False))
+
+
+def test_a_deny_of_other_things_leaves_all_topics() -> None:
+    every = ("Topic:*", "Sub", True)
+    assert gets_all(every, ("Topic:secret", "Pub", False))
+    assert gets_all(every, ("Group:secret", "Sub", False))
+    assert gets_all(every, ("Topic:secret", "Sub", True))
+    # Default entries say nothing where a custom one matches every name.
+    assert gets_all(every, default=("Topic:secret", "Sub", False))
+    assert not gets_all(("Topic:a*", "Sub", True))
+
+
+def test_a_deny_that_does_not_count_from_here_takes_nothing_away() -> None:
+    every = Entry(parse_resource("Topic:*"), frozenset((Action.SUB,)), True)
+    far = Entry(parse_resource("Topic:s"), frozenset((Action.SUB,)), False, ("10.9.0.0/16",))
+    assert deciding_entry([every, far], [], ALL_TOPICS, "10.0.0.1") is every
+    assert deciding_entry([every, far], [], ALL_TOPICS, "10.9.0.1") is far
