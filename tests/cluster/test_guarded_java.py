@@ -160,6 +160,7 @@ def slave_topics(store: Path) -> set[str]:
         return set()
 
 
+@pytest.mark.attack(66)
 def test_of_two_slaves_of_a_node_with_users_the_one_with_inner_credentials_gets_topics(
     tmp_path: Path,
 ) -> None:

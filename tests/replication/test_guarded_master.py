@@ -79,6 +79,7 @@ def test_a_start_makes_its_users_super_and_both_log_in(master: RunningNode) -> N
             assert peer.ask(28, {}).code == 0
 
 
+@pytest.mark.attack(69)
 def test_no_process_log_setting_or_answer_shows_a_secret(
     master: RunningNode, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -128,6 +129,7 @@ def test_a_replica_that_signs_has_all_tables_and_the_users_as_they_change(
         assert "canary-of" not in copy.stderr
 
 
+@pytest.mark.attack(66)
 @pytest.mark.parametrize("kind", ["none", "wrong secret", "unknown user", "disabled", "normal"])
 def test_who_does_not_log_in_as_a_super_user_gets_no_table_and_hears_why(
     master: RunningNode, tmp_path: Path, kind: str
@@ -160,6 +162,7 @@ def test_who_does_not_log_in_as_a_super_user_gets_no_table_and_hears_why(
     assert isinstance(found["users"], str)
 
 
+@pytest.mark.attack(66)
 def test_a_replica_without_credentials_copies_the_log_and_says_once_why_no_topics_come(
     master: RunningNode, tmp_path: Path
 ) -> None:

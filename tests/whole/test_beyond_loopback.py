@@ -33,6 +33,7 @@ def status_of(url: str, token: str = "") -> int:
         return refused.code
 
 
+@pytest.mark.attack(55, 64, 68)
 def test_each_end_lets_in_who_is_known_and_nobody_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

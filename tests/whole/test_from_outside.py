@@ -62,6 +62,7 @@ def test_at_a_node_that_is_open_on_purpose_a_stranger_does_everything(
     assert {one.verdict for row in table.values() for one in row.values()} == {SERVED}
 
 
+@pytest.mark.attack(1, 47, 55, 68)
 def test_where_users_log_in_a_plain_stranger_is_nobodys_client_at_any_port(guarded: Table) -> None:
     assert set(verdicts(guarded, *guarded)[STRANGER]) == {CLOSED}
 
@@ -71,6 +72,7 @@ def test_encryption_alone_is_no_login(guarded: Table) -> None:
     assert set(columns[ENCRYPTED]) == set(columns[FALSE]) == {REFUSED}
 
 
+@pytest.mark.attack(65)
 def test_a_follower_comes_with_a_certificate_of_the_nodes_authority_or_gets_no_byte(
     guarded: Table,
 ) -> None:

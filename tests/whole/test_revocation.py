@@ -25,6 +25,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedSite]:
         yield found
 
 
+@pytest.mark.attack(12, 13, 57)
 @pytest.mark.parametrize(("client", "how"), [one for one in WAYS if one[0] != IDLE])
 def test_a_request_is_refused_soon_after_its_user_or_right_is_gone(
     site: GuardedSite, client: str, how: str

@@ -131,6 +131,7 @@ def ends(ask: Ask) -> int:
     return int(ask(READER, "layout").header["readable"])
 
 
+@pytest.mark.attack(72)
 @pytest.mark.parametrize("role", NodeRole)
 @pytest.mark.parametrize("operation", [*OWN_NEEDS, *sorted(SUPER_ALONE), "format"])
 def test_each_handler_of_each_process_asks(
@@ -169,6 +170,7 @@ def test_a_user_with_a_list_does_all_its_own_things(node: GuardedNode) -> None:
         assert client.send("orders-made-by-it", b"1").status == "PUT_OK"
 
 
+@pytest.mark.attack(41)
 def test_one_foreign_record_keeps_a_whole_batch_out(users: dict[str, Ask]) -> None:
     alice, before = users["alice"], ends(users["root"])
     for topics in (("orders", "secret"), ("secret",), ("orders", "%RETRY%foreign"), ("new-topic",)):
@@ -190,6 +192,7 @@ def test_one_foreign_record_keeps_a_whole_batch_out(users: dict[str, Ask]) -> No
     assert alice(WRITER, "append", payload, **fields).header["ok"]
 
 
+@pytest.mark.attack(26, 29)
 @pytest.mark.parametrize("later", [{"delay_level": 3}, {"delay": 600.0}])
 def test_a_message_that_waits_needs_the_right_to_where_it_will_go(
     node: GuardedNode, later: dict[str, Any]
@@ -200,6 +203,7 @@ def test_a_message_that_waits_needs_the_right_to_where_it_will_go(
         assert client.send("orders", b"later", **later).status == "PUT_OK"
 
 
+@pytest.mark.attack(26)
 def test_a_foreign_message_is_not_got_however_it_is_named(node: GuardedNode) -> None:
     with node.connected("root") as root, node.connected("alice") as alice:
         foreign, own = (
@@ -222,6 +226,7 @@ def test_a_foreign_message_is_not_got_however_it_is_named(node: GuardedNode) -> 
         assert alice.get(physical_offset=own.physical_offset).body == b"body"
 
 
+@pytest.mark.attack(61)
 def test_raw_files_need_every_topic_and_one_that_is_denied_is_enough(
     users: dict[str, Ask],
 ) -> None:
@@ -235,6 +240,7 @@ def test_raw_files_need_every_topic_and_one_that_is_denied_is_enough(
     assert users["bob"](READER, "offsets", topic="orders").header["queues"]
 
 
+@pytest.mark.attack(42, 61)
 def test_a_cursor_of_a_foreign_group_does_not_move(users: dict[str, Ask]) -> None:
     there = {"topic": "secret", "group": "foreign", "offsets": [[0, 1]]}
     assert users["root"](WRITER, "cursor_commit", **there).header["ok"]
@@ -252,6 +258,7 @@ def test_a_cursor_of_a_foreign_group_does_not_move(users: dict[str, Ask]) -> Non
     assert "foreign" in {row["group"] for row in rows}
 
 
+@pytest.mark.attack(58)
 def test_two_users_who_take_turns_with_one_name_of_a_connection_stay_apart(
     node: GuardedNode,
 ) -> None:
@@ -275,6 +282,7 @@ def test_two_users_who_take_turns_with_one_name_of_a_connection_stay_apart(
         time.sleep(0.1)  # until the node has seen the end, the name is taken
 
 
+@pytest.mark.attack(61)
 def test_a_query_is_its_first_users(users: dict[str, Ask]) -> None:
     alice, root, payload, fields = users["alice"], users["root"], *batch("orders")
     place = {"query": "of-alice", "batch": 0}
@@ -298,6 +306,7 @@ def test_a_query_is_its_first_users(users: dict[str, Ask]) -> None:
     assert root(WRITER, "publish", b"", query="empty", batch=1, stages=0).header["ok"]
 
 
+@pytest.mark.attack(36)
 def test_users_are_a_matter_of_super_users(users: dict[str, Ask], node: GuardedNode) -> None:
     made = {
         "change": "create_user", "name": "eve", "info": b'{"password":"canary-secret"}',
@@ -317,6 +326,7 @@ def test_users_are_a_matter_of_super_users(users: dict[str, Ask], node: GuardedN
     assert "canary-secret" not in "\n".join(lines)
 
 
+@pytest.mark.attack(13)
 def test_a_held_pull_ends_within_a_second_when_its_right_is_gone(
     node: GuardedNode, users: dict[str, Ask]
 ) -> None:

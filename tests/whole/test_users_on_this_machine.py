@@ -123,6 +123,7 @@ def test_a_client_finds_the_node_again_after_its_next_start(
         assert client.health().ready
 
 
+@pytest.mark.attack(62)
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may start a process of another user")
 def test_another_user_of_the_machine_hears_that_it_has_to_log_in(
     node: RunningNode, capsys: pytest.CaptureFixture[str]
@@ -162,6 +163,7 @@ def test_a_client_that_finds_no_local_socket_of_that_name_gets_the_refusal(
         keelog.connect(node.endpoint, TIMEOUT_S)
 
 
+@pytest.mark.attack(70)
 def test_a_file_of_users_that_cannot_be_used_is_a_failing_check(
     node: RunningNode, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -127,6 +127,7 @@ def test_an_entry_with_addresses_counts_from_there_alone(tmp_path: Path) -> None
             port.asker_of(Request("alice", address), "send", FIELDS)
 
 
+@pytest.mark.attack(43)
 def test_lists_name_what_a_user_has_any_right_to(tmp_path: Path) -> None:
     rows = entry("Topic:orders*", Action.SUB), entry("Group:g", Action.SUB)
     port = port_of(tmp_path, table(*rows))
@@ -140,6 +141,7 @@ def test_lists_name_what_a_user_has_any_right_to(tmp_path: Path) -> None:
     assert asker.sees_all
 
 
+@pytest.mark.attack(13)
 def test_a_request_that_waits_is_refused_when_its_right_is_gone(tmp_path: Path) -> None:
     rows = (entry("Topic:orders", Action.SUB),)
     port = port_of(tmp_path, table(*rows))

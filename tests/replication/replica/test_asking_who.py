@@ -53,6 +53,7 @@ def ask(replica: Replica, operation: str, request: Request) -> dict[str, Any]:
     return replica._answer(operation, header, cast(Received, request))
 
 
+@pytest.mark.attack(72)
 @pytest.mark.parametrize("operation", [*OWN_NEEDS, *sorted(SUPER_ALONE), "format"])
 def test_each_handler_asks(replica: Replica, operation: str) -> None:
     with pytest.raises(NotLoggedIn):
@@ -69,6 +70,7 @@ def test_each_handler_asks(replica: Replica, operation: str) -> None:
             assert not isinstance(error, NotAllowed)
 
 
+@pytest.mark.attack(43)
 def test_lists_are_cut_at_a_replica_too(replica: Replica) -> None:
     replica.store.topics.create(CREATE_TOPIC.parse({"topic": "orders", "queues": 1}))
     assert ask(replica, "topics", Request("carol"))["topics"] == []

@@ -158,6 +158,7 @@ def test_users_and_lists_come_from_a_master_on_the_same_machine(own: OwnCredenti
         assert master.are_signed(USER, SECRET)
 
 
+@pytest.mark.attack(69)
 def test_nobody_is_asked_where_others_could_read_the_answer(own: OwnCredentials) -> None:
     for tls in (None, Mock(verifies=False)):
         with pytest.raises(MasterSays, match="by TLS alone"):
@@ -233,6 +234,7 @@ def test_a_replica_keeps_its_users_unless_the_master_gives_all_of_its_own(
     desk.close()
 
 
+@pytest.mark.attack(70)
 def test_a_file_of_users_that_cannot_be_used_is_not_overwritten(
     tmp_path: Path, desk: UserDesk, own: OwnCredentials
 ) -> None:
