@@ -335,7 +335,12 @@ def _guest_anew(site: GuardedSite) -> None:
     ports, login = site.ports, site.login
     deadline = time.monotonic() + LIMIT_S
     while True:
-        own = [peers.own((HERE, ports.control + one), login, "ping") for one in range(3)]
+        # The list comes after the user: the reader is asked for what needs it.
+        own = [
+            peers.own((HERE, ports.control), login, "ping"),
+            peers.own((HERE, ports.control + 1), login, "ping"),
+            peers.own((HERE, ports.control + 2), login, "offsets", topic=OWN_TOPIC),
+        ]
         http = peers.http(site.place(ports.http), login, "/metrics")
         remoting = peers.remoting(site.place(ports.remoting), login, OWN_TOPIC, GROUP)
         if {one.verdict for one in (*own, http, remoting)} == {PeerVerdict.SERVED}:
