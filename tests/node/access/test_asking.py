@@ -169,7 +169,7 @@ def test_a_request_that_waits_is_refused_when_its_right_is_gone(tmp_path: Path) 
     assert held.refusal() is None
     refusal = of_root.refusal()
     assert refusal is not None
-    assert "no Super user any more" in refusal.reason
+    assert "not a Super user any more" in refusal.reason
 
 
 def test_with_authorization_off_a_key_is_enough_for_all_but_users(tmp_path: Path) -> None:
