@@ -31,7 +31,7 @@ from node.access.tls_settings import TlsRefused
 from node.runtime import addresses, disk, run_files
 from node.runtime.event_log import fields
 from node.store.identity import roles
-from protocol.access.credentials import Credentials
+from protocol.access.credentials import Credentials, signed
 from protocol.addresses import is_loopback
 from protocol.errors import MqError, RefusedError
 from protocol.record.codec import CRC_MASK
@@ -89,7 +89,7 @@ class RemotingCaller(asyncio.BufferedProtocol):
         opaque = next(self._numbers)
         header = headers.RemotingHeader(code, opaque, ext=ext)
         if self._credentials is not None:
-            header = self._credentials.signed(header, body)
+            header = signed(self._credentials, header, body)
         head = frame_reader.frame_head(header, len(body))
         coming: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._waiting[opaque] = coming

@@ -7,11 +7,14 @@ Nothing here shows a secret: not the text of a value, and no error.
 
 import json
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from protocol.access.signature import ACCESS_KEY, SIGNATURE, Body, signature
 from protocol.access.users import check_name, check_secret
 from protocol.errors import BadRequest
-from protocol.remoting.headers import RemotingHeader
+
+if TYPE_CHECKING:  # it brings numpy, which the supervisor does without
+    from protocol.remoting.headers import RemotingHeader
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +24,13 @@ class Credentials:
     access_key: str
     secret: str = field(repr=False)
 
-    def signed(self, header: RemotingHeader, body: Body) -> RemotingHeader:
-        """The header of a request with the two fields that say and prove who sends it."""
-        fields = {**header.ext, ACCESS_KEY: self.access_key}
-        fields.pop(SIGNATURE, None)
-        fields[SIGNATURE] = signature(self.secret, fields, body, header.version)
-        return header._replace(ext=fields)
+
+def signed(who: Credentials, header: "RemotingHeader", body: Body) -> "RemotingHeader":
+    """The header of a request with the two fields that say and prove who sends it."""
+    fields = {**header.ext, ACCESS_KEY: who.access_key}
+    fields.pop(SIGNATURE, None)
+    fields[SIGNATURE] = signature(who.secret, fields, body, header.version)
+    return header._replace(ext=fields)
 
 
 @dataclass(frozen=True, slots=True)

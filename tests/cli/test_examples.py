@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -24,6 +24,7 @@ from keelog.cli import failures
 from keelog.cli.main import run
 from keelog.cli.shape_help import SHAPES
 from keelog.pipeline import session as spark_jobs
+from node.access.users_file import read_users
 from node.runtime.settings import load_settings
 from node.supervisor import loop as supervisor
 from node.supervisor.options import Options
@@ -104,6 +105,13 @@ def parts(line: str) -> list[Part]:
         else:
             words.append(word)
     return found
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nobody_has_to_log_in_later(node: RunningNode) -> Iterator[None]:
+    yield
+    for name in read_users(node.root)[0].users:
+        assert run(["user", "rm", name, "--yes", "--node", str(node.root)]) == 0
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from protocol.remoting.frame_reader import FrameReader, RemotingFrame, frame_hea
 from protocol.remoting.headers import ONE_WAY, RemotingHeader
 
 if TYPE_CHECKING:
-    from protocol.access.credentials import Credentials
+    from protocol.access.credentials import Credentials, signed
 
 _NO_EXT: Mapping[str, str] = {}
 
@@ -71,7 +71,7 @@ class RemotingExchange:
             self._put(request.answer(code, remark=text)._replace(language=Language.PYTHON), b"")
 
     def _signed(self, header: RemotingHeader, body: bytes) -> RemotingHeader:
-        return header if self._credentials is None else self._credentials.signed(header, body)
+        return header if self._credentials is None else signed(self._credentials, header, body)
 
     def _put(self, header: RemotingHeader, body: bytes) -> None:
         self.unsent += frame_head(header, len(body)) + body

@@ -18,6 +18,7 @@ from node.access.own_credentials import NOT_KNOWN_THERE, OwnCredentials
 from node.runtime.addresses import MasterSource, remoting_beside, split_place
 from node.runtime.run_files import MasterPlace, read_master_place
 from protocol import ha
+from protocol.access.credentials import signed
 from protocol.errors import BadRequest, MqError
 from protocol.remoting.bodies import KVTable
 from protocol.remoting.codes import BrokenFrame, Language, RequestCode, ResponseCode
@@ -68,7 +69,7 @@ class RemotingAsker:
         opaque = next(self._opaques)
         header = RemotingHeader(code, opaque, ext=ext or {}, language=Language.PYTHON)
         if self._credentials is not None:
-            header = self._credentials.signed(header, body)
+            header = signed(self._credentials, header, body)
         self._socket.sendall(frame_head(header, len(body)) + body)
         while True:
             size = self._socket.recv_into(self._reader.room())

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.access.credentials import FIRST_USER_FORM, INNER_FORM, Credentials, CredentialsForm
+from protocol.access.credentials import (
+    FIRST_USER_FORM,
+    INNER_FORM,
+    Credentials,
+    CredentialsForm,
+    signed,
+)
 from protocol.access.signature import is_signed
 from protocol.errors import RefusedError
 from protocol.remoting.headers import RemotingHeader
@@ -18,10 +24,10 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
 def test_a_request_is_signed_as_rocketmqs_hook_signs_it() -> None:
     header = RemotingHeader(310, 7, ext={"a": "PG", "b": "TopicTest", "e": "0", "i": "TAGS\1A\2"})
-    signed = OWN.signed(header, b"hello")
-    assert signed.ext["Signature"] == "yIffwVNU/9wwssQ7sXeTpuj1Jwk="
-    assert signed.ext["AccessKey"] == "rocketmq2"
-    assert (signed.code, signed.opaque) == (310, 7)
+    made = signed(OWN, header, b"hello")
+    assert made.ext["Signature"] == "yIffwVNU/9wwssQ7sXeTpuj1Jwk="
+    assert made.ext["AccessKey"] == "rocketmq2"
+    assert (made.code, made.opaque) == (310, 7)
     assert "AccessKey" not in header.ext
 
 
@@ -29,10 +35,10 @@ def test_a_request_is_signed_as_rocketmqs_hook_signs_it() -> None:
 def test_every_signed_request_is_good_and_with_another_secret_none_is(
     ext: dict[str, str], body: bytes, secret: str
 ) -> None:
-    signed = Credentials("me", f"x{secret}").signed(RemotingHeader(11, 1, ext=ext), body)
-    assert is_signed(f"x{secret}", signed.ext, body, signed.version)
-    assert not is_signed(f"y{secret}", signed.ext, body, signed.version)
-    assert not is_signed(f"x{secret}", signed.ext, body + b"x", signed.version)
+    made = signed(Credentials("me", f"x{secret}"), RemotingHeader(11, 1, ext=ext), body)
+    assert is_signed(f"x{secret}", made.ext, body, made.version)
+    assert not is_signed(f"y{secret}", made.ext, body, made.version)
+    assert not is_signed(f"x{secret}", made.ext, body + b"x", made.version)
 
 
 @pytest.mark.parametrize("form", [INNER_FORM, FIRST_USER_FORM])

@@ -17,6 +17,7 @@ from protocol.errors import (
     IllegalMessage,
     MqError,
     NodeBusy,
+    NotLoggedIn,
     OffsetOutOfRange,
     RefusedError,
     StoreDamaged,
@@ -254,7 +255,11 @@ def test_an_error_arrives_as_it_was_raised(kind: type[MqError]) -> None:
         raise refusal_error(header)
     assert type(caught.value) is kind
     assert vars(caught.value) == vars(error) | (
-        {"retry_after": 0.1} if isinstance(error, NodeBusy) else {}
+        {"retry_after": 0.1}
+        if isinstance(error, NodeBusy)
+        else {"local": None}
+        if isinstance(error, NotLoggedIn)
+        else {}
     )
     assert str(caught.value) == str(error)
     assert (caught.value.code, caught.value.status) == (error.code, error.status)
