@@ -29,7 +29,7 @@ COMPILE_S_MAX = 120.0
 OUTER = ("keelog", "pyspark_keelog")
 INNER = ("protocol", "node", "workers")
 """What a wheel has inside of `keelog`."""
-SUFFIXES = (".py", ".c", ".typed")
+SUFFIXES = (".py", ".c", ".typed", ".html", ".css", ".js", ".svg")
 
 
 def nested(source: str) -> str:

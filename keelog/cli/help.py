@@ -124,7 +124,9 @@ class Subject(NamedTuple):
 
 
 SUBJECTS = {
-    "node": Subject("start a node, see how it is", ("serve", "health", "status", "top", "diag")),
+    "node": Subject(
+        "start a node, see how it is", ("serve", "health", "status", "top", "console", "diag")
+    ),
     "messages": Subject(
         "send, read, export, find messages", ("produce", "consume", "export", "msg", "dead")
     ),

@@ -47,6 +47,7 @@ COMMANDS = {
     "demo": Lazy("demo", "Shows a node at work on real messages."),
     "config": Lazy("config", "Shows, checks, writes and imports settings."),
     "context": Lazy("config", "Gives nodes names."),
+    "console": Lazy("node.console", "Shows a node in a browser."),
     "key": Lazy("key", "Makes keys for nodes and programs, and shows a node's."),
     "completion": Lazy("help", "Prints a shell's completion."),
     "cheat": Lazy("help", "Prints commands to paste, by subject."),

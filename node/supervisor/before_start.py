@@ -12,14 +12,17 @@ import shlex
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
 
+from node.access.tls_settings import TlsMode, load_tls
+from node.access.users_file import read_users
 from node.runtime import disk
 from node.runtime.addresses import address_of, listen_at
 from node.runtime.event_log import fields
-from node.runtime.settings import Settings
+from node.runtime.settings import OFF, Settings
 from node.runtime.state_page import run_dir
 from node.runtime.store_paths import held_open, no_permission, open_regular
 from node.runtime.wakeup import READER_SLOTS
@@ -47,6 +50,12 @@ _STORE_MARKS = _OF_A_STORE - {names.INDEX_DIR, names.CONFIG_DIR, names.LOCK_FILE
 _IN_EMPTY_FILE_SYSTEMS = frozenset({"lost+found"})
 _OTHERS_MAY_ENTER, _OTHERS_MAY_READ = 0o011, 0o044
 _COUNTED_SLOTS = ("queue-", *READER_SLOTS)
+CONSOLE_LIBRARIES = {
+    "starlette": "starlette>=1.3.1",
+    "uvicorn": "uvicorn>=0.34",
+    "jinja2": "jinja2>=3.1.6",
+}
+"""Those of the extra `console`, as pip takes them."""
 _RETRY_S = 0.05
 _PORT_HINTS = {
     errno.EADDRINUSE: "stop the process that listens there (ss -ltnp shows it), or name another",
@@ -186,6 +195,9 @@ def planned_ports(
     http = bind.parse_http(serve.http)
     if http is not None and http.port:
         found.append(Port("--http", serve.http, http.host, http.port))
+    console = bind.parse_console(serve.console)
+    if console is not None and console.port:
+        found.append(Port("--console", serve.console, console.host, console.port))
     return found
 
 
@@ -268,3 +280,39 @@ def place_to_announce(options: Options, gateway: bind.BindAddress) -> str:
         )
     advertised = bind.parse_advertise(options.network.advertise)
     return bind.announced_address(gateway, advertised, name_servers[0])
+
+
+def check_console_libraries() -> None:
+    """Raises BadRequest where the libraries of the console are not installed."""
+    missing = [name for name in CONSOLE_LIBRARIES if find_spec(name) is None]
+    if missing:
+        raise BadRequest(
+            f"the console needs {' and '.join(missing)}, and Python does not find them",
+            f"pip install {' '.join(map(shlex.quote, CONSOLE_LIBRARIES.values()))}",
+        )
+
+
+def check_console(options: Options, settings: Settings) -> None:
+    """Whether the console may be served as it is asked for: its libraries are there, and beyond
+    loopback it has a login and TLS. Raises BadRequest."""
+    place = bind.parse_console(options.serve.console)
+    if place is None:
+        return
+    check_console_libraries()
+    if place.resolved().is_loopback:
+        return
+    users = read_users(options.root)[0].users.values() if options.root.is_dir() else ()
+    asks = settings.authentication_enabled != OFF and any(one.secret for one in users)
+    if not asks and options.serve.console_read != "key":
+        raise BadRequest(
+            f"--console {options.serve.console} can be reached from other hosts, and everybody"
+            " there could read every message",
+            "add --console-read key, or make users with keelog user create, or serve it at"
+            " 127.0.0.1 alone",
+        )
+    if load_tls(settings).mode is TlsMode.DISABLED:
+        raise BadRequest(
+            f"--console {options.serve.console} can be reached from other hosts, and without TLS"
+            " others read passwords along",
+            "name tls_server_cert_path and tls_server_key_path, or serve it at 127.0.0.1 alone",
+        )

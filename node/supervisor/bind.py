@@ -14,6 +14,10 @@ _TCP = re.compile(r"tcp://(\[[0-9a-fA-F:.]+\]|[^\[\]:/]+):([0-9]{1,5}|\*)")
 _HTTP = re.compile(r"(?:http://)?(?:(\[[0-9a-fA-F:.]+\]|[^\[\]:/]+):)?([0-9]{1,5})/?")
 _PUBLISHED = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?:([0-9]{1,5})(?:-([0-9]{1,5}))?")
 _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?\.?")
+_PATH = re.compile(r"(/[A-Za-z0-9_.-]*[A-Za-z0-9_-])+")
+CONSOLE_BACKLOG = 64
+"""Connections that wait for the console, also while its process is started again."""
+CONSOLE_READ = ("open", "key")
 FREE_PORTS = range(20_000, 32_000)
 """Below those that the system gives to connections: one of these could take a port before the
 process for which it was chosen."""
@@ -149,6 +153,28 @@ def parse_remoting(text: str) -> BindAddress | None:
 def parse_ha(text: str) -> BindAddress | None:
     """As `parse_remoting`, for followers. Raises BadRequest."""
     return _parse_listener(text, f"ha {text[:80]!a} cannot be listened at", "127.0.0.1:10912")
+
+
+def parse_console(text: str) -> BindAddress | None:
+    """As `parse_http`, for browsers. Raises BadRequest."""
+    wrong = f"console {text[:80]!a} cannot be listened at"
+    return _parse_listener(text, wrong, "7856 or 127.0.0.1:7856", is_url=True)
+
+
+def check_console_names(read: str, hosts: str, path: str) -> None:
+    """Checks the console's other settings. Raises BadRequest."""
+    if read not in CONSOLE_READ:
+        raise BadRequest(
+            f"serve.console_read is {read[:80]!a}", f"write {' or '.join(CONSOLE_READ)}"
+        )
+    for name in filter(None, hosts.split(",")):
+        if _NAME.fullmatch(name.strip()) is None:
+            raise BadRequest(
+                f"serve.console_hosts names {name[:80]!a}, no host",
+                "write names with commas between, without ports: keelog.example.org",
+            )
+    if path and _PATH.fullmatch(path) is None:
+        raise BadRequest(f"serve.console_path is {path[:80]!a}", "write it as /keelog")
 
 
 def _parse_listener(

@@ -59,6 +59,17 @@ class ChildReport(NamedTuple):
     damage: DamageReport | None = None
 
 
+class ConsoleEnd(NamedTuple):
+    """The socket that the supervisor holds for the console, and where a browser of this machine
+    finds it."""
+
+    fd: int
+    url: str
+
+
+NO_CONSOLE = ConsoleEnd(-1, "")
+
+
 class NodePlaces(NamedTuple):
     """Where a node listens: its control socket, its gateway, and for followers (port 0: it does
     not)."""
@@ -75,6 +86,7 @@ class NodePlaces(NamedTuple):
     """The local socket of the supervisor, which needs no keys; empty where it has none."""
     has_keys: bool = False
     """Whether clients over TCP come with keys."""
+    console: ConsoleEnd = NO_CONSOLE
 
 
 def command(module: str, arguments: Sequence[str]) -> list[str]:
@@ -117,7 +129,23 @@ def _arguments(child: plan.Child, options: Options, places: NodePlaces) -> list[
             return ["--node", _own_endpoint(places)]
         case plan.ChildRole.FOLLOWERS:
             return ["--bind", f"{places.ha.host}:{places.ha.port}"]
+        case plan.ChildRole.CONSOLE:
+            return ["--node", _own_endpoint(places), *_console_arguments(options, places)]
     return []
+
+
+def _console_arguments(options: Options, places: NodePlaces) -> list[str]:
+    serve, broker = options.serve, options.broker
+    shown = _own_endpoint(places._replace(local=""))
+    found = {
+        "--shown": places.advertised.endpoint(shown),
+        "--fd": str(places.console.fd),
+        "--read": serve.console_read,
+        "--hosts": serve.console_hosts,
+        "--path": serve.console_path,
+        "--cluster": broker.broker_cluster_name,
+    }
+    return [word for option in found.items() for word in option]
 
 
 def _own_endpoint(places: NodePlaces) -> str:
@@ -166,8 +194,9 @@ class Process:
     """A running child. `pidfd` is readable when it has ended, `report_fd` when it reports, and as a
     rule when it has ended, too."""
 
-    def __init__(self, arguments: Sequence[str]) -> None:
-        """Starts it; `--ready-fd N` is added to the command line."""
+    def __init__(self, arguments: Sequence[str], inherited: Sequence[int] = ()) -> None:
+        """Starts it; `--ready-fd N` is added to the command line. `inherited`: descriptors that it
+        gets."""
         self._line = b""
         # Neither end waits for the other.
         reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -178,7 +207,7 @@ class Process:
                 [*arguments, "--ready-fd", str(writer)],
                 stdin=subprocess.DEVNULL,
                 stdout=2,
-                pass_fds=(writer,),
+                pass_fds=(writer, *inherited),
                 process_group=0,
                 env=environment(),
             )

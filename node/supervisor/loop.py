@@ -23,7 +23,7 @@ from node.access.curve import Context, CurveGate, server_keys
 from node.access.known_keys import gate_of
 from node.access.tls_settings import ClientAuth, client_tls, server_tls
 from node.runtime import process as processes
-from node.runtime.addresses import loopback
+from node.runtime.addresses import listen_at, loopback
 from node.runtime.disk import NO_RESOURCES, if_room
 from node.runtime.event_log import fields, stderr
 from node.runtime.locks import StoreLock
@@ -36,7 +36,7 @@ from node.serving.request_server import Received, Server, serve_waiting
 from node.store.identity.places import create_store
 from node.store.identity.roles import check_role
 from node.supervisor import before_start, bind, child_process, plan
-from node.supervisor.options import Options, as_replica
+from node.supervisor.options import Options, ServeSettings, as_replica
 from node.supervisor.plan import READ_ONLY, TRIED_AGAIN, Child, ChildRole, ChildState
 from node.supervisor.service import NodeLog, ServiceManager, node_log, stop_at_end_of
 from node.supervisor.status import DamageList, NodeView, health, routes, status
@@ -113,7 +113,10 @@ def serve(options: Options) -> int:
             options = replace(options, pairs=with_found_sizes(options.root, options.pairs))
             before_start.check_free(ports, before_start.FREED_S_MAX)
         # Only here, for all processes: keys that are made meanwhile count from the next start on.
-        places = places._replace(has_keys=server_keys(options.root) is not None)
+        places = places._replace(
+            has_keys=server_keys(options.root) is not None,
+            console=ends.enter_context(console_end(options.serve, tls is not None)),
+        )
         gate = gate_of(options.root) if places.has_keys else None
         server = _bind(ends.enter_context(zmq.Context()), places, gate)
         ends.callback(server.close)
@@ -144,7 +147,8 @@ def _plan_places(options: Options) -> tuple[child_process.NodePlaces, list[befor
 
 
 def _check_limits(options: Options, settings: Settings) -> None:
-    """Raises RefusedError: at a start, waiting changes nothing."""
+    """Raises RefusedError: at a start, waiting changes nothing; BadRequest for the console."""
+    before_start.check_console(options, settings)
     try:
         check_file_limit(options.serve.queue_workers + options.serve.readers)
         check_task_limit(tasks_needed(len(_children(options, settings))), "this node")
@@ -298,7 +302,8 @@ class Supervisor:
             arguments = child_process.child_command(
                 child, self.options, self._places, self.held.identity
             )
-            process = child_process.Process(arguments)
+            inherited = [self._places.console.fd] if child.role is ChildRole.CONSOLE else []
+            process = child_process.Process(arguments, inherited)
         except OSError as error:
             details = fields(process=child.name, cause=error)
             log.error("process cannot be started", extra=details)  # noqa: TRY400 (no bug of ours)
@@ -379,6 +384,7 @@ class Supervisor:
             found += [f"metrics {self._http_url}/metrics"] if self._http_url else []
             found += [f"remoting {gateway.host}:{gateway.port}"] if gateway.port else []
             found += [f"followers at {ha.host}:{ha.port}"] if ha.port else []
+            found += [f"console {self._places.console.url}"] if self._places.console.url else []
             found += [] if self.events.file is None else [f"log {self.events.file}"]
             where, took_s = f"{self.place.endpoint} ({', '.join(found)})", now - self._started_at
             self._ready_line = f"ready {where} in {took_s:.1f} s\n"
@@ -491,6 +497,7 @@ class Supervisor:
             now=now,
             started_at=self._started_at,
             http_url=self._http_url,
+            console_url=self._places.console.url,
             log_file=self.events.file,
             damage=self._damage,
             tls=None if self._tls is None else self._tls.state(),
@@ -505,6 +512,7 @@ def _children(options: Options, settings: Settings) -> list[Child]:
         with_gateway=bool(options.serve.remoting),
         with_followers=bool(options.serve.ha_listen),
         with_tasks=not settings.follow,
+        with_console=bool(options.serve.console),
     )
 
 
@@ -519,6 +527,28 @@ def _bind(context: Context, places: child_process.NodePlaces, gate: CurveGate | 
         )  # fmt: skip
     except errors.ServiceNotAvailable as error:
         raise errors.RefusedError(error.reason, error.hint) from None
+
+
+@contextmanager
+def console_end(serve: ServeSettings, has_tls: bool) -> Iterator[child_process.ConsoleEnd]:
+    """The socket at which the console is asked, within the context. It outlives the console's
+    process, so that no connection is lost with it. Raises RefusedError."""
+    place = bind.parse_console(serve.console)
+    if place is None:
+        yield child_process.NO_CONSOLE
+        return
+    try:
+        listener = listen_at(place.host, place.port, bind.CONSOLE_BACKLOG)
+    except OSError as error:
+        raise errors.RefusedError(
+            f"cannot listen at {place.host}:{place.port}, for --console: {error.strerror or error}",
+            "stop the process that listens there, or name another port",
+        ) from None
+    host = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]", ANY_HOST: "127.0.0.1"}.get(place.host)
+    scheme, port = "https" if has_tls else "http", listener.getsockname()[1]
+    url = f"{scheme}://{host or place.host}:{port}{serve.console_path}/"
+    with listener:
+        yield child_process.ConsoleEnd(listener.fileno(), url)
 
 
 def answer_clients(server: Server, view: Callable[[], NodeView]) -> None:

@@ -26,6 +26,7 @@ MODULES: Mapping[ChildRole, str] = {
     ChildRole.GATEWAY: module_name("keelog.gateway.loop"),
     ChildRole.TASKS: module_name("keelog.gateway.tasks.loop"),
     ChildRole.FOLLOWERS: module_name("keelog.replication.followers.loop"),
+    ChildRole.CONSOLE: module_name("keelog.console.process"),
 }
 REPLICA = module_name("keelog.replication.replica.loop")
 """In the place of the writer, at a node that follows a master."""
@@ -60,6 +61,25 @@ class ServeSettings:
         "where slaves and replicas connect to follow this node, as 127.0.0.1:10912, which "
         "[nobody checks](replication.md#being-followed); port 0 takes a free one; empty: nowhere",
     )
+    console: str = setting(
+        "",
+        "where the [console](console.md) for browsers is, as 7856 or 127.0.0.1:7856; port 0 takes "
+        "a free one; empty: nowhere",
+    )
+    console_read: str = setting(
+        "open",
+        "who may look at the console of a node without users: `open`, everybody who reaches it, or "
+        "`key`, who has shown the key of the node",
+    )
+    console_hosts: str = setting(
+        "",
+        "names under which browsers may ask for the console, beside addresses and localhost, with "
+        "commas between: `keelog.example.org`",
+    )
+    console_path: str = setting(
+        "",
+        "the path before every address of the console behind a proxy, as `/keelog`",
+    )
     restart_limit: int = setting(
         5,
         "a process that ends so often in a row, each time within a minute, is failing; 0: never",
@@ -71,6 +91,8 @@ class ServeSettings:
         bind.parse_http(self.http)
         bind.parse_remoting(self.remoting)
         bind.parse_ha(self.ha_listen)
+        bind.parse_console(self.console)
+        bind.check_console_names(self.console_read, self.console_hosts, self.console_path)
         check_bounds(self)
 
 

@@ -23,6 +23,7 @@ STARTING_SILENCES = 3
 COMPUTING_SILENCES = 30
 """The limits that a start may show only processor time: longer is an endless loop."""
 READ_ONLY = "read_only"
+CONSOLE_SLOT = "console-0"
 FAILING_HINT = "see to that cause: the node tries again by itself; reading goes on"
 
 
@@ -36,6 +37,7 @@ class ChildRole(StrEnum):
     GATEWAY = "gateway"
     TASKS = "tasks"
     FOLLOWERS = "followers"
+    CONSOLE = "console"
 
 
 class ChildState(StrEnum):
@@ -163,6 +165,7 @@ def plan_children(
     with_gateway: bool = False,
     with_followers: bool = False,
     with_tasks: bool = True,
+    with_console: bool = False,
 ) -> list[Child]:
     """The children of a node: the writer first, then those that follow it. Tasks run beside a
     gateway alone."""
@@ -174,6 +177,7 @@ def plan_children(
         *([Child(ChildRole.GATEWAY, 0)] if with_gateway else []),
         *([Child(ChildRole.TASKS, 0)] if with_gateway and with_tasks else []),
         *([Child(ChildRole.FOLLOWERS, 0)] if with_followers else []),
+        *([Child(ChildRole.CONSOLE, 0)] if with_console else []),
     ]
 
 
@@ -205,6 +209,8 @@ def page_slot(child: Child, shards: int) -> str:
             return f"{READER}{child.index}"
         case ChildRole.GATEWAY:
             return f"{GATEWAY}{child.index}"
+        case ChildRole.CONSOLE:
+            return CONSOLE_SLOT
     return "index" if child.role is ChildRole.INDEX else "tasks-0"
 
 
@@ -437,10 +443,12 @@ def serves_what_was_asked_for(children: list[Child]) -> bool:
 
 
 def has_settled(children: list[Child], now: float, limits: RestartLimits) -> bool:
-    """True if the first start is over: every child came up or failed, or had time enough."""
-    waited = [now - child.started_at for child in children if child.is_alive]
-    return all(child.has_settled for child in children) or (
-        all(child.state is not ChildState.WAITING for child in children)
+    """True if the first start is over: every child came up or failed, or had time enough. Nobody
+    waits for the console: no client needs it."""
+    awaited = [child for child in children if child.role is not ChildRole.CONSOLE]
+    waited = [now - child.started_at for child in awaited if child.is_alive]
+    return all(child.has_settled for child in awaited) or (
+        all(child.state is not ChildState.WAITING for child in awaited)
         and min(waited, default=0.0) > limits.settle_s_max
     )
 

@@ -156,6 +156,8 @@ class NodeView:
     started_at: float
     http_url: str = ""
     """The URL of health and metrics; empty without `--http`."""
+    console_url: str = ""
+    """Where a browser of this machine finds the console; empty without `--console`."""
     log_file: Path | None = None
     """The file to which stderr goes, if it is a file."""
     damage: DamageList = field(default_factory=DamageList)
@@ -270,6 +272,7 @@ class Status(NamedTuple):
     store: str
     kernel: str
     http: Annotated[str | None, Fact("where metrics and health pages are")]
+    console: Annotated[str | None, Fact("where a browser of its machine finds the console")]
     log_file: Annotated[str | None, Fact("the file that the node's log goes to")]
     settings: Annotated[tuple[str, ...], Fact("NAME=VALUE, those that differ from their defaults")]
     origins: tuple[SettingOrigin, ...]
@@ -313,6 +316,7 @@ def status(view: NodeView) -> Status:
         kernel=loader.describe(),
         # It has a host of its own, unless it listens at all of them.
         http=(view.advertised.endpoint(url) if is_everywhere else url) or None,
+        console=view.console_url or None,
         log_file=None if view.log_file is None else str(view.log_file),
         settings=tuple(
             f"{name}={value}"
@@ -502,6 +506,8 @@ def _feature_checks(view: NodeView) -> Iterator[HealthCheck]:
     if followers is not None:
         yield _role_check(view, plan.ChildRole.FOLLOWERS, "followers_process", needed=True)
         yield _check("followers", *followers_check(followers, settings))
+    if plan.ChildRole.CONSOLE in roles:
+        yield _role_check(view, plan.ChildRole.CONSOLE, "console", needed=False)
     if settings.follow:
         yield _check("following", *following_check(view.root))
     if settings.controller_id:
@@ -588,8 +594,8 @@ def _process_row(view: NodeView, child: plan.Child, log: state_page.LogState) ->
     else:
         worker = read_worker(view.root, plan.page_slot(child, view.options.serve.queue_workers))
         own_state, offset, lag = worker.state, worker.dispatched, log.readable - worker.dispatched
-        if child.role is plan.ChildRole.TASKS:
-            lag = 0  # it reads queues, as any consumer
+        if child.role in (plan.ChildRole.TASKS, plan.ChildRole.CONSOLE):
+            lag = 0  # they read queues, as any consumer
         if child.role is plan.ChildRole.FOLLOWERS and not worker.held:
             lag = 0  # nobody follows
     state: str = child.state

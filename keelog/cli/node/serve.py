@@ -24,6 +24,10 @@ _METAVARS = {
     "namesrv": "'HOST:PORT;…'",
     "controller": "'HOST:PORT;…'",
     "ha": "HOST:PORT",
+    "console": "ADDRESS",
+    "console_read": "WHO",
+    "console_hosts": "NAME,NAME",
+    "console_path": "/PATH",
     "broker_name": "NAME",
     "cluster": "NAME",
 }

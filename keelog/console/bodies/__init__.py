@@ -1,0 +1,1 @@
+"""Bodies of messages for people: as JSON, text, msgpack or bytes, never as HTML."""
