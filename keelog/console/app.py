@@ -129,8 +129,7 @@ class Console:
                 log.exception(
                     "a page of the console cannot be made", extra=fields(path=scope["path"])
                 )
-                text = "error: an unexpected error\ntry: its traceback is in the node's log\n"
-                answer = Response(text, 500, media_type="text/plain")
+                answer = self._unforeseen(scope)
             await _safe(answer, scope, receive, send)
         finally:
             self._running -= 1
@@ -152,6 +151,12 @@ class Console:
             return await self._routed(scope, receive, path, viewer)
         except Refused as error:
             return self._refusal(scope, viewer, error)
+
+    def _unforeseen(self, scope: Scope) -> Response:
+        """The answer where making one failed: a bug of ours."""
+        what, try_this = "an unexpected error", "its traceback is in the node's log"
+        viewer = Viewer(self._door, Standing.STRANGER, "", _address(scope))
+        return self._refusal(scope, viewer, Refused(500, what, try_this))
 
     def _path(self, scope: Scope) -> str:
         """The path below the base. Ours need no escapes, and so none are taken."""
@@ -366,7 +371,7 @@ class Console:
             viewer=ask.viewer,
             strip=strip_of(ask),
             refresh_s=page.refresh_s,
-            form=form,
+            form_number=form,
             **page.values,
         )
 

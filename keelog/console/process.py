@@ -114,7 +114,7 @@ def _newest(tls: "ServerTls") -> ssl.SSLContext:
         connection.context = tls.context
 
     context = tls.context
-    context.sni_callback = choose  # type: ignore[assignment]
+    context.sni_callback = choose
     return context
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import h11
 import uvicorn
-from uvicorn._types import ASGI3Application
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
@@ -123,7 +123,7 @@ def _end_one(newest: DeadlineProtocol, connections: set[DeadlineProtocol]) -> No
 
 
 async def serve(
-    app: ASGI3Application,
+    app: ASGIApp,
     listener: socket.socket,
     stop: asyncio.Event,
     tls: ssl.SSLContext | None = None,

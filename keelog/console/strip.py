@@ -41,7 +41,7 @@ def strip_of(ask: Ask) -> Strip:
     trouble = "" if state.trouble is None else state.trouble.reason
     if look is None:
         return Strip(
-            ask.node.address, False, True, 0.0, ask.now_ms, trouble, False, "", "", sees_all,
+            ask.node.shown, False, True, 0.0, ask.now_ms, trouble, False, "", "", sees_all,
             None, 0, None, 0, (),
         )  # fmt: skip
     status, raw = look.status, look.status.raw
