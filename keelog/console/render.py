@@ -46,6 +46,8 @@ def environment(folder: Path = TEMPLATES) -> jinja2.Environment:
     }
     found.globals["spark_width"] = _SPARK_WIDTH
     found.globals["spark_height"] = _SPARK_HEIGHT
+    for name in found.list_templates():
+        found.get_template(name)  # a fault shows at the start; later the disk is not needed
     return found
 
 

@@ -42,15 +42,15 @@ def _lines(points: list[Point]) -> list[dict[str, Any]]:
         return []
     last = points[-1]
     return [
-        {"name": "messages in", "kind": "count", "last": last.in_per_s, "unit": "/s",
+        {"name": "Messages in", "kind": "count", "last": last.in_per_s, "unit": "/s",
          "points": spark([one.in_per_s for one in points])},
-        {"name": "send p99", "kind": "ms", "last": last.p99_ms, "unit": "",
+        {"name": "Send p99", "kind": "ms", "last": last.p99_ms, "unit": "",
          "points": spark([one.p99_ms for one in points])},
-        {"name": "not on disk yet", "kind": "size", "last": last.unflushed_bytes, "unit": "",
+        {"name": "Not on disk yet", "kind": "size", "last": last.unflushed_bytes, "unit": "",
          "points": spark([one.unflushed_bytes for one in points])},
-        {"name": "disk used", "kind": "percent", "last": last.disk_ratio, "unit": "",
+        {"name": "Disk used", "kind": "percent", "last": last.disk_ratio, "unit": "",
          "points": spark([one.disk_ratio for one in points])},
-        {"name": "processor", "kind": "count", "last": last.cpu_percent, "unit": " %",
+        {"name": "Processor", "kind": "count", "last": last.cpu_percent, "unit": " %",
          "points": spark([one.cpu_percent for one in points])},
     ]  # fmt: skip
 
