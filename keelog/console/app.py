@@ -52,6 +52,7 @@ log = logging.getLogger("keelog.console")
 RUNNING_MAX = 32
 """Requests at once; of them THREADS_MAX ask the node and make their page."""
 THREADS_MAX = 8
+HEAD_BYTES_MAX = 16 * 1024
 DOWNLOADS_MAX = 4
 """Files that are sent at once."""
 BODY_BYTES_MAX = 64 * 1024
@@ -138,6 +139,8 @@ class Console:
         found: Iterable[tuple[bytes, bytes]] = scope["headers"]
         viewer = Viewer(self._door, Standing.STRANGER, "", _address(scope))
         try:
+            if sum(len(name) + len(value) for name, value in found) > HEAD_BYTES_MAX:
+                raise Refused(431, "the head of the request is too long", "load the page anew")  # noqa: TRY301
             if not headers.is_own_host(headers.header(found, "host"), self._settings.hosts):
                 raise Refused(  # noqa: TRY301
                     421,

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ NONE, MINUS = "\N{EN DASH}", "\N{MINUS SIGN}"
 _SPARK_WIDTH, _SPARK_HEIGHT = 120, 24
 
 
+@lru_cache(maxsize=1)
 def environment(folder: Path = TEMPLATES) -> jinja2.Environment:
     """The templates, with what they write values by."""
     found = jinja2.Environment(

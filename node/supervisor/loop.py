@@ -355,7 +355,7 @@ class Supervisor:
             if child.role in (ChildRole.WRITER, ChildRole.READER):
                 endpoint = at_host(endpoint, self.place.host)  # a name, where it was given one
             plan.note_ready(child, endpoint)
-            if self._was_ready:
+            if self._was_ready and child.restarts:
                 details = fields(process=child.name, process_pid=process.pid)
                 log.info("process runs again", extra=details)
 
