@@ -220,7 +220,7 @@ def test_a_console_that_asks_for_the_key_shows_nothing_before() -> None:
 def test_forms_of_other_kinds_and_sizes_are_refused(
     site: Site, kind: str, body: bytes, status: int
 ) -> None:
-    head = f"POST /unlock HTTP/1.1\r\nHost: localhost\r\nSec-Fetch-Site: same-origin\r\n"
+    head = "POST /unlock HTTP/1.1\r\nHost: localhost\r\nSec-Fetch-Site: same-origin\r\n"
     head += f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     answer = site.raw(head.encode() + body)
     assert answer.split(b" ")[1] == str(status).encode()
@@ -229,11 +229,11 @@ def test_forms_of_other_kinds_and_sizes_are_refused(
 @pytest.mark.parametrize(
     "data",
     [
-        b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 20_000 + b"\r\n\r\n",
-        b"POST /unlock HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        b"GET / HTTP/1.1\r\nConnection: close\r\nHost: a\r\nX: " + b"x" * 20_000 + b"\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
         b"POST /unlock HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc",
-        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET / HTTP/9.9\r\nConnection: close\r\n\r\n",
     ],
     ids=["long head", "two lengths", "false chunks", "TLS", "no version"],
 )

@@ -37,7 +37,7 @@ def _by_zlib(stored: bytes, most: int) -> Unpacked:
         data = stream.decompress(stored, most)
     except zlib.error as error:
         return Unpacked(stored, "zlib", why=f"its zlib stream is broken: {error}")
-    return Unpacked(data, "zlib", is_cut=not stream.eof)
+    return _found(data, stored, "zlib", not stream.eof, most)
 
 
 def _by_lz4(stored: bytes, most: int) -> Unpacked:
@@ -50,7 +50,7 @@ def _by_lz4(stored: bytes, most: int) -> Unpacked:
         data = bytes(stream.decompress(stored, most))
     except (RuntimeError, EOFError) as error:
         return Unpacked(stored, "LZ4", why=f"its LZ4 stream is broken: {error}")
-    return Unpacked(data, "LZ4", is_cut=not stream.eof)
+    return _found(data, stored, "LZ4", not stream.eof, most)
 
 
 def _by_zstd(stored: bytes, most: int) -> Unpacked:
@@ -64,4 +64,11 @@ def _by_zstd(stored: bytes, most: int) -> Unpacked:
             is_cut = bool(stream.read(1))
     except zstandard.ZstdError as error:
         return Unpacked(stored, "ZSTD", why=f"its ZSTD stream is broken: {error}")
-    return Unpacked(data, "ZSTD", is_cut=is_cut)
+    return _found(data, stored, "ZSTD", is_cut, most)
+
+
+def _found(data: bytes, stored: bytes, codec: str, is_cut: bool, most: int) -> Unpacked:
+    """A stream that ends before its end is shown as it is stored."""
+    if is_cut and len(data) < most:
+        return Unpacked(stored, codec, why=f"its {codec} stream is broken: it ends too early")
+    return Unpacked(data, codec, is_cut)
