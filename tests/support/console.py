@@ -2,6 +2,7 @@
 
 import asyncio
 import http.client
+import re
 import socket
 import threading
 from collections.abc import Iterator, Mapping
@@ -158,3 +159,14 @@ def served(
         thread.join(WAIT_S)
         listener.close()
         node.close()
+
+
+CONSOLE = "serve.console=127.0.0.1:0"
+_URL = re.compile(r"console (https?)://[^:]+:(\d+)(/\S*?)[,)]")
+
+
+def console_port(stderr: str) -> int:
+    """The port that a node's ready line names."""
+    found = _URL.search(stderr)
+    assert found is not None, stderr
+    return int(found[2])
