@@ -124,9 +124,12 @@ def test_over_tls_the_console_has_the_certificate_of_the_node(tmp_path: Path) ->
             connection = http.client.HTTPSConnection(
                 "127.0.0.1", port, timeout=10, context=authority.client()
             )
-            connection.request("GET", path)
-            answer = connection.getresponse()
-            return answer.status, answer.read().decode()
+            try:
+                connection.request("GET", path)
+                answer = connection.getresponse()
+                return answer.status, answer.read().decode()
+            finally:
+                connection.close()
 
         wait_until(lambda: get("/help")[0] == 200, "no console")
         with pytest.raises(OSError):

