@@ -7,7 +7,7 @@ answer, the last look stays, with its age: a page is never empty because a node 
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
@@ -47,6 +47,25 @@ class Look:
     health: Health
     at: float
     at_ms: int
+
+
+_USUAL: dict[str, Any] = {
+    "log": {"appended": 0, "flushed": 0, "min": 0},
+    "disk": {"used_ratio": None, "free_bytes": None, "shortage": None},
+    "retention": {"oldest_ms": None, "next": None},
+    "damage": {"places": []},
+    "groups": {"groups": 0, "lag": 0, "rows": []},
+    "timers": {"pending": 0},
+    "transactions": {"open": 0},
+    "followers": {"followers": []},
+    "following": None,
+    "processes": [],
+}
+
+
+def whole(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """A status with what a node of an earlier version does not say."""
+    return {**_USUAL, **raw}
 
 
 class Point(NamedTuple):

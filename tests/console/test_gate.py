@@ -13,12 +13,12 @@ import pytest
 from keelog.console.app import BODY_BYTES_MAX
 from keelog.console.app import Settings as ConsoleSettings
 from keelog.console.headers import DOWNLOAD_POLICY, SAFE_HEADERS
-from keelog.console.routes import ROUTES
+from keelog.console.routes import ROUTES, PageRoute
 from keelog.console.server import CONNECTIONS_MAX, REQUEST_S_MAX
 from keelog.console.sessions import FORMS_MAX, SESSION_S, TRIES_MAX, Sessions
 from keelog.console.viewers import Door
 from node.runtime.settings import Settings
-from tests.support.console import HTML, KEY, SAME, AwayNode, Reply, Site, read_to_end, served
+from tests.support.console import HTML, KEY, SAME, Reply, Site, read_to_end, served
 
 EXAMPLES = {"topic": "orders", "group": "billing", "queue": "0", "offset": "1", "id": "0" * 32}
 
@@ -42,17 +42,9 @@ def protects(reply: Reply) -> list[str]:
     ]
 
 
-class NodeOfNothing(AwayNode):
-    """One that refuses every question at once."""
-
-    @property
-    def core(self):  # type: ignore[no-untyped-def, override]
-        raise self.state().trouble or AssertionError
-
-
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.path)
-def test_no_answer_of_any_address_lacks_a_header(route) -> None:  # type: ignore[no-untyped-def]
-    with served(NodeOfNothing()) as site:
+def test_no_answer_of_any_address_lacks_a_header(route: PageRoute) -> None:
+    with served() as site:
         for accept in (HTML, {}):
             assert protects(site.ask(example(route.path), accept)) == []
 
@@ -119,7 +111,7 @@ def test_every_address_has_a_need_and_two_take_a_form() -> None:
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.path)
-def test_a_form_is_taken_by_no_address_without_a_session(route, site: Site) -> None:  # type: ignore[no-untyped-def]
+def test_a_form_is_taken_by_no_address_without_a_session(route: PageRoute, site: Site) -> None:
     reply = site.ask(example(route.path), SAME, {"form": "x"})
     assert reply.status in ((401, 403) if route.takes_post else (405,)), reply
 

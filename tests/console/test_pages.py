@@ -220,9 +220,10 @@ def test_a_message_says_how_far_each_group_is(shown: Shown) -> None:
 
 def test_a_message_that_was_retried_or_given_up_says_so(shown: Shown) -> None:
     message = next(iter(shown.client.find("orders", "order-9", limit=1)))
-    again = {"queue_id": 0, "unique_key": message.unique_key}
-    shown.client.send("%RETRY%billing", message.body, reconsume_times=2, **again)
-    shown.client.send("%DLQ%billing", message.body, reconsume_times=16, **again)
+    for topic, times in (("%RETRY%billing", 2), ("%DLQ%billing", 16)):
+        shown.client.send(
+            topic, message.body, reconsume_times=times, queue_id=0, unique_key=message.unique_key
+        )
     path = place(shown.client, "orders", "order-9")
     wanted = ("dead letter", "tried 2 times")
     wait_until(lambda: all(one in page(shown, path) for one in wanted), "they are not found")

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 from urllib.parse import urlencode
 
+from keelog.client.core import ClientCore
 from keelog.client.results import Health, NodeStatus
 from keelog.console.app import Console
 from keelog.console.app import Settings as ConsoleSettings
@@ -30,6 +31,10 @@ class AwayNode(NodeLink):
     def __init__(self) -> None:
         super().__init__("tcp://127.0.0.1:1")
         self.is_asked = 0
+
+    @property
+    def core(self) -> ClientCore:
+        raise NotConnected("nobody answers there")
 
     def state(self) -> State:
         self.is_asked += 1

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from keelog.console.ask import Answer, Ask, Page
+from keelog.console.node_link import whole
 from keelog.diag import redacted
 from protocol.errors import NotConnected
 
@@ -22,7 +23,7 @@ def node(ask: Ask) -> Answer:
     state = ask.state()
     if state.look is None:
         raise state.trouble or NotConnected(f"{ask.node.address} does not answer")
-    raw = state.look.status.raw
+    raw = whole(state.look.status.raw)
     shown = state.figures or {}
     origins = {one["setting"]: one for one in raw.get("origins", ())}
     values = {

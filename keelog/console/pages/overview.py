@@ -3,11 +3,14 @@
 from typing import Any
 
 from keelog.console.ask import Answer, Ask, Page
-from keelog.console.node_link import Point
+from keelog.console.node_link import Point, whole
 from keelog.console.render import spark
+from protocol.errors import BusyError
 from protocol.names import DLQ_PREFIX
 
 ROWS = 12
+TOPICS_MAX = 100
+"""Topics of dead letters that are counted."""
 REFRESH_S = 2.0
 
 
@@ -15,14 +18,14 @@ def overview(ask: Ask) -> Answer:
     """`/`"""
     state = ask.state()
     sees_all = ask.viewer.may_ask("status")
-    raw: dict[str, Any] = {} if state.look is None else state.look.status.raw
+    raw = whole({} if state.look is None else state.look.status.raw)
     shown = state.figures or {}
-    groups = raw.get("groups", {})
+    groups = raw["groups"]
     values = {
         "sees_all": sees_all,
         "raw": raw,
         "is_known": state.look is not None,
-        "is_empty": not raw.get("log", {}).get("appended", 0),
+        "is_empty": not raw["log"]["appended"],
         "lines": _lines(ask.node.points()) if sees_all else [],
         "late": _late(ask, groups.get("rows", ()), state.age_s < 5.0) if sees_all else [],
         "groups_count": groups.get("groups", 0),
@@ -69,10 +72,11 @@ def _late(ask: Ask, rows: list[dict[str, Any]], is_fresh: bool) -> list[dict[str
 
 
 def _dead(ask: Ask) -> dict[str, int] | None:
-    """How many dead letters there are, of how many groups."""
-    names = [one.topic for one in ask.node.topics() if one.topic.startswith(DLQ_PREFIX)]
-    if not names:
-        return {"letters": 0, "groups": 0}
-    spans = ask.node.spans(names[:100])
+    """How many dead letters there are, of how many groups; None while no reader answers."""
+    try:
+        names = [one.topic for one in ask.node.topics() if one.topic.startswith(DLQ_PREFIX)]
+        spans = ask.node.spans(names[:TOPICS_MAX]) if names else {}
+    except BusyError:
+        return None
     counts = [sum(one.messages for one in queues) for queues in spans.values()]
     return {"letters": sum(counts), "groups": sum(1 for one in counts if one)}

@@ -5,6 +5,7 @@ from typing import Any
 
 from keelog.console.ask import Answer, Ask, Page
 from keelog.console.commands import command
+from keelog.console.node_link import whole
 from protocol.errors import NotConnected
 from protocol.names import KEELOG_DIR
 
@@ -17,7 +18,7 @@ def store(ask: Ask) -> Answer:
     state = ask.state()
     if state.look is None:
         raise state.trouble or NotConnected(f"{ask.node.address} does not answer")
-    raw = state.look.status.raw
+    raw = whole(state.look.status.raw)
     place = str(raw.get("store", ""))
     layout = {} if ask.root is None else _files(ask.root)
     values = {
