@@ -64,7 +64,7 @@ class Links:
         return self.page(f"/topics/{name_in_path(topic)}/{queue_id}/{queue_offset}", fields)
 
     def group(self, group: str) -> str:
-        """A group; the list that has it, where its name is no part of an address."""
+        """A group; the list that has it, where its name cannot be part of an address."""
         if not has_address(group):
             return self.page("/groups", q=group)
         return self.page(f"/groups/{name_in_path(group)}")

@@ -11,8 +11,7 @@ import signal
 import socket
 import sys
 
-from keelog.console.app import Console
-from keelog.console.app import Settings as ConsoleSettings
+from keelog.console.app import Console, ConsoleOptions
 from keelog.console.node_link import NodeLink
 from keelog.console.process import names_of
 from keelog.console.server import BACKLOG, serve
@@ -46,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
         node,
         door,
         Sessions(secrets.token_urlsafe()),
-        ConsoleSettings(names_of(options.hosts), options.path, f"keelog-{port}"),
+        ConsoleOptions(names_of(options.hosts), options.path, f"keelog-{port}"),
     )
     with listener:
         sys.stderr.write(

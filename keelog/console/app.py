@@ -34,7 +34,7 @@ from keelog.console.ask import (
     Ask,
     Download,
     Goto,
-    Page,
+    ShownPage,
 )
 from keelog.console.assets import Assets
 from keelog.console.node_link import NodeLink
@@ -73,7 +73,7 @@ _STATUS: tuple[tuple[type[errors.MqError], int], ...] = (
 _FOR_EVER = "public, max-age=31536000, immutable"
 
 
-class Settings(NamedTuple):
+class ConsoleOptions(NamedTuple):
     """How one console is asked for."""
 
     hosts: frozenset[str] = frozenset()
@@ -99,7 +99,9 @@ class Refused(Exception):
 class Console:
     """The application. One for each process."""
 
-    def __init__(self, node: NodeLink, door: Door, sessions: Sessions, settings: Settings) -> None:
+    def __init__(
+        self, node: NodeLink, door: Door, sessions: Sessions, settings: ConsoleOptions
+    ) -> None:
         self._node = node
         self._door = door
         self._sessions = sessions
@@ -114,7 +116,7 @@ class Console:
         self.requests = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request. Whatever is answered has the headers that protect a browser."""
+        """Replies to one request. Every reply has the headers that protect a browser."""
         if scope["type"] != "http":
             return
         self.requests += 1
@@ -168,7 +170,7 @@ class Console:
         if scope["method"] not in _METHODS:
             raise Refused(405, "the console takes GET and POST alone", "load the page anew")
         if not path.startswith("/") or "%" in path or not path.isprintable():
-            raise Refused(404, "there is no such page", "the start page")
+            raise Refused(404, "no page has this address", "the start page")
         base = self._settings.base
         if base and (path == base or path.startswith(f"{base}/")):
             path = path[len(base) :] or "/"
@@ -178,7 +180,7 @@ class Console:
         name = path.removeprefix(f"{self._assets.folder}/")
         asset = self._assets.files.get(name)
         if asset is None or name == path:
-            raise Refused(404, "there is no such file", "load the page anew")
+            raise Refused(404, "no file has this address", "load the page anew")
         is_packed = _takes_gzip(found)
         kept = {"Cache-Control": _FOR_EVER, "Vary": "Accept-Encoding"}
         if is_packed:
@@ -189,7 +191,7 @@ class Console:
     # -- who ----------------------------------------------------------------------------------
 
     def _viewer(self, scope: Scope, path: str) -> Viewer:
-        """Who asks. Raises Refused for credentials that are wrong."""
+        """Finds out who asks. Raises Refused for credentials that are wrong."""
         now, address = time.monotonic(), _address(scope)
         self._door.look(now)
         session = self._session(scope, now)
@@ -255,7 +257,7 @@ class Console:
             if scope["method"] == "POST" and path in UNLOCK:
                 return self._unlocked(scope, ask, path)
             return await self._made(scope, ask, page)
-        raise Refused(404, "there is no such page", "the start page, or the search box above")
+        raise Refused(404, "no page has this address", "the start page, or the search box above")
 
     async def _posted(
         self, scope: Scope, receive: Receive, viewer: Viewer, page: PageRoute
@@ -356,7 +358,7 @@ class Console:
 
         return StreamingResponse(counted(), headers=kept, media_type=answer.content_type)
 
-    def _page(self, scope: Scope, ask: Ask, page: Page) -> Response:
+    def _page(self, scope: Scope, ask: Ask, page: ShownPage) -> Response:
         text = self._html(ask, page)
         data, more = text.encode("utf-8", "replace"), {"Vary": "Keelog-Part, Accept-Encoding"}
         if len(data) >= PACK_BYTES_MIN and _takes_gzip(scope["headers"]):
@@ -364,7 +366,7 @@ class Console:
         kind = "text/html; charset=utf-8"
         return Response(data, page.status, headers=more, media_type=kind)
 
-    def _html(self, ask: Ask, page: Page) -> str:
+    def _html(self, ask: Ask, page: ShownPage) -> str:
         template: jinja2.Template = self._templates.get_template(page.template)
         session = self._sessions.find(ask.viewer.session, time.monotonic())
         form = "" if session is None else self._sessions.new_form(session)
@@ -394,7 +396,7 @@ class Console:
             back = scope["raw_path"].decode("latin-1").removeprefix(self._settings.base)
             query = scope["query_string"].decode("latin-1")
             values = {"why": error.what, "back": f"{back}?{query}" if query else back}
-            page = Page("unlock.html", {**values, "has_users": self._door.has_users}, 0.0, 401)
+            page = ShownPage("unlock.html", {**values, "has_users": self._door.has_users}, 0.0, 401)
         else:
             values = {
                 "what": error.what,
@@ -402,7 +404,7 @@ class Console:
                 "try_this": error.try_this,
                 "title": "Refused",
             }
-            page = Page("error.html", values, 0.0, error.status)
+            page = ShownPage("error.html", values, 0.0, error.status)
         return self._page(scope, ask, page)
 
     # -- in and out ---------------------------------------------------------------------------
@@ -443,13 +445,13 @@ class Console:
 _LOG_IN = "keelog console open  shows the key; a user logs in by name and password"
 
 
-def _error_page(error: errors.MqError) -> Page:
+def _error_page(error: errors.MqError) -> ShownPage:
     what, cause, try_this = (line.partition(": ")[2] for line in failures.lines(error, "it"))
     status = next(status for kind, status in _STATUS if isinstance(error, kind))
     if not getattr(error, "__notes__", None):
         what = _TITLES.get(status, "it failed")
     values = {"what": what, "cause": cause, "try_this": try_this, "title": what}
-    return Page("error.html", values, 0.0, status)
+    return ShownPage("error.html", values, 0.0, status)
 
 
 _TITLES = {
@@ -514,5 +516,5 @@ def _takes_gzip(found: Iterable[tuple[bytes, bytes]]) -> bool:
 
 
 async def _unused(_request: Any) -> Response:
-    """Routes match addresses; `Console` answers them."""
+    """Routes match addresses; `Console` makes the reply."""
     raise AssertionError("never called")

@@ -1,4 +1,4 @@
-"""What a page gets, and what it may answer with."""
+"""The request that a page gets, and the replies that it may make."""
 
 import csv
 import io
@@ -38,7 +38,7 @@ class Ask:
     is_part: bool = False
     """Whether a page that is open asks anew: it keeps its frame."""
     form: Mapping[str, str] = field(default_factory=dict)
-    """What was sent with a POST."""
+    """The fields that were sent with a POST."""
 
     @property
     def rows_as(self) -> str:
@@ -68,7 +68,7 @@ class Ask:
         return self.links.page(self.here, dict(self.query), **fields)
 
 
-class Page(NamedTuple):
+class ShownPage(NamedTuple):
     """A page: its template, and what that gets beside the frame."""
 
     template: str
@@ -92,7 +92,7 @@ class Download(NamedTuple):
     chunks: Iterable[bytes]
 
 
-Answer = Page | Goto | Download
+Answer = ShownPage | Goto | Download
 PageFunction = Callable[[Ask], Answer]
 
 

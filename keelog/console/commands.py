@@ -1,4 +1,4 @@
-"""What a page shows as a command of `keelog`: the same question, for a terminal."""
+"""The command of `keelog` that a page shows: the same question, for a terminal."""
 
 import shlex
 

@@ -1,4 +1,4 @@
-"""What every answer of the console says to a browser, and which hosts it answers for.
+"""The headers of every reply to a browser, and the hosts for which the console replies.
 
 No page runs a script that did not come from here, is shown inside another one, or is kept. A name
 that somebody else controls must not lead a browser to this machine (DNS rebinding): only addresses,

@@ -41,7 +41,7 @@ GROWTH_S_MAX = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What the node said, and when by both clocks."""
+    """The status of the node, and when it came, by both clocks."""
 
     status: NodeStatus
     health: Health
@@ -68,7 +68,7 @@ def whole(raw: Mapping[str, Any]) -> dict[str, Any]:
     return {**_USUAL, **raw}
 
 
-class Point(NamedTuple):
+class Sample(NamedTuple):
     """One look in figures, for the lines on the start page."""
 
     at_ms: int
@@ -89,7 +89,7 @@ class State(NamedTuple):
     """Why there is no later look."""
 
 
-class QueueSpan(NamedTuple):
+class QueueEnds(NamedTuple):
     """Where a queue begins and ends."""
 
     queue_id: int
@@ -147,7 +147,7 @@ class NodeLink:
         self._last: Look | None = None
         self._tried_at = float("-inf")
         self._trouble: MqError | None = None
-        self._points: deque[Point] = deque(maxlen=POINTS_MAX)
+        self._points: deque[Sample] = deque(maxlen=POINTS_MAX)
         self._topics: tuple[float, list[TopicInfo]] | None = None
         self.growths = Growths()
         self.looks = 0
@@ -224,7 +224,7 @@ class NodeLink:
         if self._before is not None:
             self._points.append(_point(self._before, found))
 
-    def points(self) -> list[Point]:
+    def points(self) -> list[Sample]:
         """The looks of the last minutes, the oldest first."""
         return list(self._points)
 
@@ -238,12 +238,12 @@ class NodeLink:
             known = self._topics = now, found
         return known[1]
 
-    def spans(self, topics: Sequence[str]) -> dict[str, list[QueueSpan]]:
+    def spans(self, topics: Sequence[str]) -> dict[str, list[QueueEnds]]:
         """Where the queues of these topics begin and end. Queues without a file are left out: they
         never had a message."""
-        found: dict[str, list[QueueSpan]] = {topic: [] for topic in topics}
+        found: dict[str, list[QueueEnds]] = {topic: [] for topic in topics}
         for topic, number, low, high in self.ask(lambda deadline: _layout(topics, deadline)):
-            found.setdefault(topic, []).append(QueueSpan(number, low, high))
+            found.setdefault(topic, []).append(QueueEnds(number, low, high))
         return found
 
     def committed(self, group: str | None = None) -> groups.ByQueue:
@@ -251,7 +251,7 @@ class NodeLink:
         return self.ask(lambda deadline: groups.committed(group, deadline))[0]
 
     def members(self) -> dict[str, Any]:
-        """Who is in which group now, as the gateway knows it."""
+        """The members of each group now, as the gateway knows it."""
         answer = self.core.ask(Call(NodeRole.CONTROL, "members", {}, self.core.deadline(None)))
         return dict(answer.header["groups"])
 
@@ -275,12 +275,12 @@ def _layout(topics: Iterable[str], deadline: float) -> Operation[list[tuple[str,
             return rows
 
 
-def _point(before: Look, after: Look) -> Point:
+def _point(before: Look, after: Look) -> Sample:
     shown = figures(dict(before.status.raw), dict(after.status.raw), after.at - before.at)
     log, disk = shown["log"], shown["disk"]
     sends = [one["p99_ms"] for one in shown["operations"] if one["op"] in ("append", "send")]
     known = [one for one in sends if one is not None]
-    return Point(
+    return Sample(
         after.at_ms,
         shown["rates"]["records_per_s"],
         max(known, default=None),

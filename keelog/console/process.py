@@ -12,8 +12,7 @@ import ssl
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from keelog.console.app import Console
-from keelog.console.app import Settings as ConsoleSettings
+from keelog.console.app import Console, ConsoleOptions
 from keelog.console.node_link import NodeLink
 from keelog.console.server import serve
 from keelog.console.sessions import Sessions, write_key
@@ -62,7 +61,7 @@ def _serve(child: process.ChildProcess, settings: Settings, stop: process.StopFl
             node,
             door,
             Sessions(write_key(child.root)),
-            ConsoleSettings(
+            ConsoleOptions(
                 hosts=names_of(options.hosts),
                 base=options.path,
                 cookie=f"keelog-{listener.getsockname()[1]}",

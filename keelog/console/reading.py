@@ -44,7 +44,7 @@ class Row(NamedTuple):
 
 @dataclass(slots=True)
 class Budget:
-    """What one look may cost."""
+    """The cost that one look may have."""
 
     looked_max: int = LOOKED_MAX
     bytes_max: int = LOOKED_BYTES_MAX
@@ -70,7 +70,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The outcome of a look. `places`: where each queue goes on; `is_done`: there is no more."""
+    """The outcome of a look. `places`: where each queue goes on; `is_done`: nothing is left."""
 
     rows: list[Row]
     places: dict[int, int]

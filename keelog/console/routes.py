@@ -1,6 +1,6 @@
 """Every address of the console: its page, and what it needs of whoever asks for it.
 
-A page without a need does not exist: `PageRoute` has no default for it. What only the page finds
+A page without a need does not exist: `PageRoute` has no default for it. A need that only the page finds
 out, as the topic of a message that an id names, it checks itself by `Viewer.check_record`.
 """
 
@@ -64,27 +64,27 @@ register_url_convertor("id", IdConvertor())
 
 
 def anybody(_: Ask) -> Needs:
-    """Whoever has come in."""
+    """Everybody who has come in."""
     return ANYBODY
 
 
 def look(ask: Ask) -> Needs:
-    """What it takes to see how the node is."""
+    """The rights it takes to see how the node is."""
     return own_needs("status", {}, ask.viewer.door.cluster)
 
 
 def of_topic(ask: Ask) -> Needs:
-    """What it takes to read the topic that the address names."""
+    """The rights it takes to read the topic that the address names."""
     return own_needs("pull", {"topic": ask.path["topic"]}, ask.viewer.door.cluster)
 
 
 def of_group(ask: Ask) -> Needs:
-    """What it takes to see the group that the address names."""
+    """The rights it takes to see the group that the address names."""
     return own_needs("groups", {"group": ask.path["group"]}, ask.viewer.door.cluster)
 
 
 def of_dead(ask: Ask) -> Needs:
-    """What it takes to read the dead letters of the group that the address names."""
+    """The rights it takes to read the dead letters of the group that the address names."""
     dead_topic = f"{DLQ_PREFIX}{ask.path['group']}"
     return own_needs("pull", {"topic": dead_topic}, ask.viewer.door.cluster)
 

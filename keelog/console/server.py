@@ -32,7 +32,7 @@ UNREAD_S_MAX = 10.0
 """How long an answer may wait for a browser that reads nothing."""
 BACKLOG = 64
 STOP_S_MAX = 1.0
-"""How long answers that are under way may take at the end."""
+"""How long replies that are under way may take at the end."""
 
 
 class DeadlineProtocol(H11Protocol):
@@ -86,7 +86,7 @@ class DeadlineProtocol(H11Protocol):
         self._read()
 
     def send_400_response(self, msg: str) -> None:
-        """As uvicorn's, with our headers: it is for what is no HTTP."""
+        """As uvicorn's, with our headers: it is for bytes that are not HTTP."""
         headers = [
             (b"content-type", b"text/plain; charset=utf-8"),
             (b"connection", b"close"),
@@ -128,7 +128,7 @@ async def serve(
     stop: asyncio.Event,
     tls: ssl.SSLContext | None = None,
 ) -> None:
-    """Answers at a socket that listens, until `stop` is set."""
+    """Serves at a socket that listens, until `stop` is set."""
     config = uvicorn.Config(
         app,
         interface="asgi3",

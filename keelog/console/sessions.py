@@ -1,7 +1,7 @@
 """Sessions of browsers, the key that opens one, and the numbers that let a form count once.
 
 The key is new at each start of the console, in a file that the owner of the store alone can read.
-Who guesses it, or a password, is slowed by address. Everything here lives in memory, bounded.
+Guesses of it, or of a password, are slowed by address. Everything here lives in memory, bounded.
 """
 
 import hmac

@@ -12,7 +12,7 @@ CLOCKS_APART_MS = 5_000
 
 
 class Strip(NamedTuple):
-    """What the strip shows."""
+    """The values in the strip."""
 
     name: str
     is_known: bool
@@ -65,6 +65,6 @@ def strip_of(ask: Ask) -> Strip:
 
 
 def node_name(state: State) -> str:
-    """What people call the node: the folder of its store."""
+    """The name of the node for people: the folder of its store."""
     look = state.look
     return "" if look is None else look.status.store.rstrip("/").rpartition("/")[2]

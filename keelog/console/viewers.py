@@ -1,8 +1,8 @@
-"""Who looks at the console, and what of the node that one may see.
+"""The viewers of the console, and what of the node each of them may see.
 
 A node without users shows itself to everybody who reaches its console, or to those alone who have
 shown its key. A node with users asks for a login, by name and password, and a page shows what the
-access list of its user allows. Who has shown the key is the operator of the node: whoever can read
+access list of its user allows. A viewer who has shown the key is the operator of the node: whoever can read
 it could change the store anyway.
 """
 
@@ -36,7 +36,7 @@ class Standing(Enum):
 
 
 class Door:
-    """Who may come to the console of one node. `look` is called now and then.
+    """Decides who may come to the console of one node. `look` is called now and then.
 
     `table` None: the console is not on the node's machine, and the node itself decides what its
     client may do.
@@ -149,7 +149,7 @@ class Viewer:
 
     def _why_not(self, table: AccessTable, need: Need | Super) -> str:
         if isinstance(need, Super):
-            return "" if need.user == self.name else f"User:{self.name} is no Super user."
+            return "" if need.user == self.name else f"User:{self.name} is not a Super user."
         entry = table.deciding(self.name, need, self.address)
         if entry is not None and entry.allow:
             return ""

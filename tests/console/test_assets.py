@@ -1,4 +1,4 @@
-"""What the console is made of: sizes, the vendored script, rules for templates, a wheel."""
+"""The files of the console: sizes, the vendored script, rules for templates, a wheel."""
 
 import ast
 import gzip

@@ -38,7 +38,7 @@ def test_json_laid_out_is_the_same_json(value: object, indent: int | None) -> No
     data = json.dumps(value, indent=indent, ensure_ascii=False).encode("utf-8", "surrogatepass")
     pieces = json_pieces(data)
     if pieces is None:
-        return  # surrogates alone are no UTF-8
+        return  # surrogates alone are not UTF-8
     assert json.loads("".join(one.text for one in pieces)) == value
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from keelog.console.app import BODY_BYTES_MAX
-from keelog.console.app import Settings as ConsoleSettings
+from keelog.console.ask import Answer, Ask
 from keelog.console.headers import DOWNLOAD_POLICY, SAFE_HEADERS
 from keelog.console.routes import ROUTES, PageRoute
 from keelog.console.server import CONNECTIONS_MAX, REQUEST_S_MAX
@@ -269,7 +269,7 @@ def test_two_hundred_silent_connections_keep_nobody_out(site: Site) -> None:
 
 
 def test_a_path_before_all_addresses_is_in_every_link_and_may_be_stripped() -> None:
-    with served(settings=ConsoleSettings(base="/keelog")) as site:
+    with served(settings=ConsoleOptions(base="/keelog")) as site:
         for path in ("/keelog/help", "/help"):
             page = site.ask(path, HTML)
             assert page.status == 200
@@ -282,7 +282,7 @@ def test_a_path_before_all_addresses_is_in_every_link_and_may_be_stripped() -> N
 
 
 def test_names_that_the_operator_has_given_count_as_hosts() -> None:
-    with served(settings=ConsoleSettings(hosts=frozenset({"k.example"}))) as site:
+    with served(settings=ConsoleOptions(hosts=frozenset({"k.example"}))) as site:
         assert site.ask("/help", {"Host": "k.example"}).status == 200
         assert site.ask("/help", {"Host": "x.k.example"}).status == 421
 
@@ -312,7 +312,7 @@ def test_wrong_credentials_of_a_program_are_counted_as_those_of_a_form(site: Sit
 def test_a_bug_is_a_page_that_says_so_and_its_traceback_is_in_the_log(
     site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken(_: object) -> None:
+    def broken(_: Ask) -> Answer:
         raise ZeroDivisionError
 
     routes = [(one, page._replace(function=broken)) for one, page in site.console._routes]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -176,7 +177,9 @@ def test_a_console_of_its_own_shows_a_node_anywhere(tmp_path: Path) -> None:
 
 
 def check(root: Path, *pairs: str, **serve: str) -> None:
-    before_start.check_console(Options(root, ServeSettings(**serve)), load_settings(pairs))
+    before_start.check_console(
+        Options(root, replace(ServeSettings(), **serve)), load_settings(pairs)
+    )
 
 
 def test_at_loopback_it_starts_without_a_login(tmp_path: Path) -> None:
@@ -223,4 +226,4 @@ def test_a_missing_library_is_named_with_what_to_install(
 )  # fmt: skip
 def test_settings_that_cannot_be_meant_are_refused(setting: str, value: str) -> None:
     with pytest.raises(BadRequest):
-        ServeSettings(**{setting: value})
+        replace(ServeSettings(), **{setting: value})

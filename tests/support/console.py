@@ -12,8 +12,7 @@ from urllib.parse import urlencode
 
 from keelog.client.core import ClientCore
 from keelog.client.results import Health, NodeStatus
-from keelog.console.app import Console
-from keelog.console.app import Settings as ConsoleSettings
+from keelog.console.app import Console, ConsoleOptions
 from keelog.console.node_link import Look, NodeLink, State
 from keelog.console.server import serve
 from keelog.console.sessions import Sessions
@@ -34,11 +33,11 @@ class AwayNode(NodeLink):
 
     @property
     def core(self) -> ClientCore:
-        raise NotConnected("nobody answers there")
+        raise NotConnected("nobody listens there")
 
     def state(self) -> State:
         self.is_asked += 1
-        return State(None, None, 0.0, NotConnected("nobody answers there"))
+        return State(None, None, 0.0, NotConnected("nobody listens there"))
 
 
 class KnownNode(AwayNode):
@@ -50,7 +49,7 @@ class KnownNode(AwayNode):
 
 
 class Reply(NamedTuple):
-    """What came back."""
+    """The reply to a request."""
 
     status: int
     headers: dict[str, str]
@@ -90,7 +89,7 @@ class Site(NamedTuple):
 
 
 SAME = {"Sec-Fetch-Site": "same-origin"}
-"""What a browser says of a form of the console itself."""
+"""The header that a browser sends with a form of the console itself."""
 HTML = {"Accept": "text/html,*/*"}
 
 
@@ -135,13 +134,13 @@ def read_to_end(connection: socket.socket) -> bytes:
 def served(
     node: NodeLink | None = None,
     door: Door | None = None,
-    settings: ConsoleSettings | None = None,
+    settings: ConsoleOptions | None = None,
 ) -> Iterator[Site]:
     """A console over a socket of its own, within the context."""
     node = AwayNode() if node is None else node
     door = Door(None, Settings(), False, "DefaultCluster") if door is None else door
     sessions = Sessions(KEY)
-    console = Console(node, door, sessions, settings or ConsoleSettings())
+    console = Console(node, door, sessions, settings or ConsoleOptions())
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setblocking(False)
     ready = threading.Event()

@@ -97,5 +97,5 @@ def open_(node: str, prints: bool) -> None:
         page = run_dir(root) / "console.html"
         disk.replace_unsynced(page, _PAGE.format(url=json.dumps(address)[1:-1]).encode())
         if not webbrowser.open(page.as_uri()):
-            say(f"there is no browser here: open {url} and give it the key of")
+            say(f"no browser was found: open {url} and give it the key of")
             say(f"{run_dir(root) / 'console.key'}, or use keelog console open --print")

@@ -18,14 +18,14 @@ _OPEN, _CLOSE = frozenset("{["), frozenset("}]")
 KEY, TEXT, NUMBER, WORD, SIGN = "key", "text", "number", "word", "sign"
 
 
-class Piece(NamedTuple):
+class TextPart(NamedTuple):
     """A word and its kind: `key`, `text`, `number`, `word` (true, null), or `sign`."""
 
     kind: str
     text: str
 
 
-def json_pieces(data: bytes) -> list[Piece] | None:
+def json_pieces(data: bytes) -> list[TextPart] | None:
     """The pieces of a JSON object or list, with blanks and new lines; None for anything else."""
     if len(data) > JSON_BYTES_MAX or data.lstrip()[:1] not in (b"{", b"["):
         return None
@@ -51,23 +51,23 @@ def _depth(words: list[str]) -> int:
     return deepest
 
 
-def _laid_out(words: list[str]) -> Iterator[Piece]:
+def _laid_out(words: list[str]) -> Iterator[TextPart]:
     depth = 0
     for place, word in enumerate(words):
         after = words[place + 1] if place + 1 < len(words) else ""
         if word in _OPEN:
             depth += 1
-            yield Piece(SIGN, word if after in _CLOSE else f"{word}\n{_INDENT * depth}")
+            yield TextPart(SIGN, word if after in _CLOSE else f"{word}\n{_INDENT * depth}")
         elif word in _CLOSE:
             depth -= 1
             is_empty = words[place - 1] in _OPEN
-            yield Piece(SIGN, word if is_empty else f"\n{_INDENT * depth}{word}")
+            yield TextPart(SIGN, word if is_empty else f"\n{_INDENT * depth}{word}")
         elif word == ",":
-            yield Piece(SIGN, f",\n{_INDENT * depth}")
+            yield TextPart(SIGN, f",\n{_INDENT * depth}")
         elif word == ":":
-            yield Piece(SIGN, ": ")
+            yield TextPart(SIGN, ": ")
         else:
-            yield Piece(_kind(word, after), word)
+            yield TextPart(_kind(word, after), word)
 
 
 def _kind(word: str, after: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from keelog.console.bodies.json_text import SIGN, TEXT, Piece, json_pieces
+from keelog.console.bodies.json_text import SIGN, TEXT, TextPart, json_pieces
 from keelog.console.bodies.unpack import Unpacked
 from protocol.human_text import printable
 
@@ -31,12 +31,12 @@ class Shown(NamedTuple):
     """One page of a body in one form."""
 
     form: str
-    pieces: list[Piece]
+    pieces: list[TextPart]
     page: int
     """From 1 on."""
     pages: int
     note: str
-    """What is to be known of it; empty for nothing."""
+    """To be known of it; empty for nothing."""
     is_fallback: bool = False
     """Whether the chosen form did not fit."""
 
@@ -63,12 +63,12 @@ def _note(body: Unpacked) -> str:
     return f"unpacked from {body.codec}" if body.codec else ""
 
 
-def _pieces(data: bytes, form: str) -> list[Piece] | None:
+def _pieces(data: bytes, form: str) -> list[TextPart] | None:
     if form == JSON:
         return json_pieces(data)
     if form == PLAIN:
         text = text_of(data)
-        return None if text is None else [Piece(TEXT, text)]
+        return None if text is None else [TextPart(TEXT, text)]
     return _msgpack_pieces(data) if form == MSGPACK else None
 
 
@@ -88,15 +88,15 @@ def text_of(data: bytes) -> str | None:
     return text
 
 
-def _paged(form: str, pieces: list[Piece], page: int, note: str) -> Shown:
+def _paged(form: str, pieces: list[TextPart], page: int, note: str) -> Shown:
     if len(pieces) <= PIECES_MAX and sum(len(one.text) for one in pieces) <= PAGE_CHARS_MAX:
-        clean = [Piece(one.kind, printable(one.text)) for one in pieces]
+        clean = [TextPart(one.kind, printable(one.text)) for one in pieces]
         return Shown(form, clean, 1, 1, note)
     text = printable("".join(one.text for one in pieces))
     pages = max(1, -(-len(text) // PAGE_CHARS_MAX))
     page = min(page, pages)
     part = text[(page - 1) * PAGE_CHARS_MAX : page * PAGE_CHARS_MAX]
-    return Shown(form, [Piece(TEXT, part)], page, pages, note)
+    return Shown(form, [TextPart(TEXT, part)], page, pages, note)
 
 
 def _hex_page(data: bytes, page: int, note: str) -> Shown:
@@ -108,10 +108,10 @@ def _hex_page(data: bytes, page: int, note: str) -> Shown:
         row = data[start : start + _HEX_ROW]
         letters = "".join(chr(one) if 0x20 <= one < 0x7F else "." for one in row)
         rows.append(f"{start:08x}  {row.hex(' '):<{3 * _HEX_ROW}} {letters}")
-    return Shown(HEX, [Piece(TEXT, "\n".join(rows))], page, pages, note)
+    return Shown(HEX, [TextPart(TEXT, "\n".join(rows))], page, pages, note)
 
 
-def _msgpack_pieces(data: bytes) -> list[Piece] | None:
+def _msgpack_pieces(data: bytes) -> list[TextPart] | None:
     """The whole body has to be one map or list."""
     if len(data) > MSGPACK_BYTES_MAX or not _is_container(data[0]):
         return None
@@ -127,7 +127,7 @@ def _msgpack_pieces(data: bytes) -> list[Piece] | None:
     _write(value, 0, "", lines)
     if len(lines) > NODES_MAX:
         lines[NODES_MAX:] = [f"… more than {NODES_MAX:,} values"]
-    return [Piece(SIGN, "\n".join(lines))]
+    return [TextPart(SIGN, "\n".join(lines))]
 
 
 def _is_container(first: int) -> bool:

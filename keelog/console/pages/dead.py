@@ -4,7 +4,7 @@ from typing import Any
 
 from keelog.cli.shapes import MESSAGE_COLUMNS
 from keelog.console import reading
-from keelog.console.ask import Answer, Ask, Page, rows_file
+from keelog.console.ask import Answer, Ask, ShownPage, rows_file
 from keelog.console.bodies.unpack import unpacked
 from keelog.console.bodies.view import preview
 from keelog.console.commands import command
@@ -36,7 +36,7 @@ def dead(ask: Ask) -> Answer:
     if ask.rows_as:
         return rows_file(ask, "dead", COLUMNS, rows)
     values = {"rows": rows, "left_out": max(0, len(names) - TOPICS_MAX)}
-    return Page("dead.html", values, REFRESH_S)
+    return ShownPage("dead.html", values, REFRESH_S)
 
 
 def letters(ask: Ask) -> Answer:
@@ -74,7 +74,7 @@ def letters(ask: Ask) -> Answer:
         "total": sum(one.max_offset - one.min_offset for one in queues),
         "command": command(ask, "dead", "ls", group),
     }
-    return Page("dead_letters.html", values, 0.0 if before else REFRESH_S)
+    return ShownPage("dead_letters.html", values, 0.0 if before else REFRESH_S)
 
 
 def _letter(row: reading.Row) -> dict[str, Any]:

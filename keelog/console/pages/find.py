@@ -7,7 +7,7 @@ from typing import Any
 
 from keelog.client.messages import Message
 from keelog.console.addresses import has_address
-from keelog.console.ask import Answer, Ask, Goto, Page
+from keelog.console.ask import Answer, Ask, Goto, ShownPage
 from keelog.console.commands import command
 from keelog.console.pages.message import place_of
 from keelog.console.pages.topics import NORMAL, kind_of
@@ -25,7 +25,7 @@ _IN_TOPIC = re.compile(r"(?:^|\s)topic:([%|a-zA-Z0-9_-]+)")
 
 @dataclass(slots=True)
 class Trail:
-    """What was tried, and what came of it."""
+    """The readings that were tried, and their outcome."""
 
     tried: list[str] = field(default_factory=list)
     topics: list[str] = field(default_factory=list)
@@ -54,7 +54,7 @@ def find(ask: Ask) -> Answer:
         "trail": trail,
         "command": command(ask, "msg", "find", "--topic", topic or "TOPIC", "--key", key or "KEY"),
     }
-    return Page("find.html", values)
+    return ShownPage("find.html", values)
 
 
 def _try_all(ask: Ask, key: str, topic: str, trail: Trail) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from keelog.console.ask import Answer, Ask, Page, rows_file
+from keelog.console.ask import Answer, Ask, ShownPage, rows_file
 from keelog.console.commands import command
 from protocol.errors import NotFound
 
@@ -30,7 +30,7 @@ def groups(ask: Ask) -> Answer:
         "more": first + PAGE_ROWS + 1 if first + PAGE_ROWS < len(rows) else 0,
         "command": command(ask, "group", "ls", "--json"),
     }
-    return Page("groups.html", values, REFRESH_S)
+    return ShownPage("groups.html", values, REFRESH_S)
 
 
 def _rows(ask: Ask) -> list[dict[str, Any]]:
@@ -63,7 +63,7 @@ def group(ask: Ask) -> Answer:
     name = ask.path["group"]
     found = ask.node.client.groups(name)
     if not found:
-        raise NotFound(f"there is no group {name}", "a group is there once it has read")
+        raise NotFound(f"group {name} does not exist", "a group is there once it has read")
     info = found[0]
     queues = [one for one in info.queues if ask.viewer.sees_topic(one.topic)]
     rows = [{name: getattr(one, name) for name in QUEUE_COLUMNS} for one in queues]
@@ -84,4 +84,4 @@ def group(ask: Ask) -> Answer:
         "topics": sorted({one.topic for one in queues}),
         "command": command(ask, "group", "describe", name),
     }
-    return Page("group.html", values, REFRESH_S)
+    return ShownPage("group.html", values, REFRESH_S)

@@ -1,6 +1,6 @@
 """Keys of the keyboard, words, what to do where a check fails; and the form of the login."""
 
-from keelog.console.ask import Answer, Ask, Page
+from keelog.console.ask import Answer, Ask, ShownPage
 
 CHECKS = (
     ("writer", "The process that appends. While it does not run, nothing is stored.",
@@ -37,7 +37,7 @@ CHECKS = (
     ("followers_process", "The process that serves followers.", "See its cause on the Node page."),
     ("following", "The replica does not follow its master.",
      "Its reason is on the Node page; it tries again by itself."),
-    ("controllers", "No controller answers.", "Look whether the name servers run."),
+    ("controllers", "No controller replies.", "Look whether the name servers run."),
     ("certificate", "The certificate ends soon, or new files of it cannot be used.",
      "Renew it: the node takes new files by itself."),
     ("exposure", "An end of the node is open to everybody.", "Make users: keelog user create"),
@@ -75,11 +75,11 @@ WORDS = (
 
 def help_page(_ask: Ask) -> Answer:
     """`/help`"""
-    return Page("help.html", {"checks": CHECKS, "keys": KEYS, "words": WORDS})
+    return ShownPage("help.html", {"checks": CHECKS, "keys": KEYS, "words": WORDS})
 
 
 def unlock(ask: Ask) -> Answer:
     """`/unlock`: the form. The key may be behind `#`, which a browser never sends."""
     back = ask.text("back")
     values = {"why": "", "back": back or "/", "has_users": ask.viewer.door.has_users}
-    return Page("unlock.html", values)
+    return ShownPage("unlock.html", values)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from keelog.client.messages import Message
-from keelog.console.ask import Answer, Ask, Download, Goto, Page
+from keelog.console.ask import Answer, Ask, Download, Goto, ShownPage
 from keelog.console.bodies.unpack import unpacked
 from keelog.console.bodies.view import FORMS, shown
 from keelog.console.commands import command
@@ -55,7 +55,7 @@ def by_place(ask: Ask) -> Answer:
             ask, "msg", "get", "--topic", topic, "--queue", queue, "--offset", offset
         ),
     }
-    return Page("message.html", values)
+    return ShownPage("message.html", values)
 
 
 def body(ask: Ask) -> Answer:
@@ -71,7 +71,7 @@ def by_id(ask: Ask) -> Answer:
     """`/m/{id}`: goes to the place of the message."""
     given = ask.path["id"].upper()
     if len(given) not in _ID_CHARS:
-        raise NotFound(f"{given} is no message id", "an id has 32 or 56 hexadecimal digits")
+        raise NotFound(f"{given} is not a message id", "an id has 32 or 56 hexadecimal digits")
     return Goto(place_of(ask, ask.node.client.get(given)))
 
 
@@ -95,7 +95,7 @@ def _at(ask: Ask, topic: str, queue: int, offset: int) -> Message:
     return found
 
 
-def _gone(ask: Ask, topic: str, queue: int, offset: int, error: NotFound) -> Page:
+def _gone(ask: Ask, topic: str, queue: int, offset: int, error: NotFound) -> ShownPage:
     """The page of a message that is not there, with its neighbours that are."""
     ends = ask.node.client.offsets(topic, queue)
     low, high = (ends[0].min_offset, ends[0].max_offset) if ends else (0, 0)
@@ -110,10 +110,10 @@ def _gone(ask: Ask, topic: str, queue: int, offset: int, error: NotFound) -> Pag
         if low <= one < high
     ]
     values = {"topic": topic, "what": what, "cause": error.reason, "near": near}
-    return Page("message_gone.html", values, 0.0, 404)
+    return ShownPage("message_gone.html", values, 0.0, 404)
 
 
-def _damaged(ask: Ask, topic: str, queue: int, offset: int, error: StoreDamaged) -> Page:
+def _damaged(ask: Ask, topic: str, queue: int, offset: int, error: StoreDamaged) -> ShownPage:
     look = ask.state().look
     store = "DIR" if look is None else look.status.store
     values = {
@@ -123,7 +123,7 @@ def _damaged(ask: Ask, topic: str, queue: int, offset: int, error: StoreDamaged)
         "near": [ask.links.message(topic, queue, offset + 1)],
         "command": command(ask, "store", "verify", store, "--deep").partition(" --node")[0],
     }
-    return Page("message_gone.html", values, 0.0, 500)
+    return ShownPage("message_gone.html", values, 0.0, 500)
 
 
 def _properties(record: Record) -> list[tuple[str, str]]:
@@ -145,7 +145,7 @@ def _real_place(record: Record) -> dict[str, Any] | None:
 
 
 def _groups(ask: Ask, message: Message) -> Iterator[dict[str, Any]]:
-    """What became of the message in each group that reads its topic."""
+    """The fate of the message in each group that reads its topic."""
     topic, queue, offset = message.topic, message.queue_id, message.queue_offset
     found = [
         (group, topics[topic])

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from keelog.console.ask import Answer, Ask, Page
+from keelog.console.ask import Answer, Ask, ShownPage
 from keelog.console.node_link import whole
 from keelog.diag import redacted
 from protocol.errors import NotConnected
@@ -37,7 +37,7 @@ def node(ask: Ask) -> Answer:
         "checks": state.look.health.checks,
         "address": ask.node.shown,
     }
-    return Page("node.html", values, REFRESH_S)
+    return ShownPage("node.html", values, REFRESH_S)
 
 
 def log_tail(ask: Ask) -> Answer:
@@ -62,7 +62,7 @@ def log_tail(ask: Ask) -> Answer:
         "levels": LEVELS,
         "wanted": wanted,
     }
-    return Page("node_log.html", values, REFRESH_S)
+    return ShownPage("node_log.html", values, REFRESH_S)
 
 
 def _tail(path: Path) -> list[str]:

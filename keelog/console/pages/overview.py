@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from keelog.console.ask import Answer, Ask, Page
-from keelog.console.node_link import Point, whole
+from keelog.console.ask import Answer, Ask, ShownPage
+from keelog.console.node_link import Sample, whole
 from keelog.console.render import spark
 from protocol.errors import BusyError
 from protocol.names import DLQ_PREFIX
@@ -36,10 +36,10 @@ def overview(ask: Ask) -> Answer:
         "processes": shown.get("processes") or raw.get("processes", []),
         "dead": _dead(ask) if sees_all and state.trouble is None else None,
     }
-    return Page("overview.html", values, REFRESH_S)
+    return ShownPage("overview.html", values, REFRESH_S)
 
 
-def _lines(points: list[Point]) -> list[dict[str, Any]]:
+def _lines(points: list[Sample]) -> list[dict[str, Any]]:
     """A line and its latest figure for each of what moves."""
     if not points:
         return []
@@ -72,7 +72,7 @@ def _late(ask: Ask, rows: list[dict[str, Any]], is_fresh: bool) -> list[dict[str
 
 
 def _dead(ask: Ask) -> dict[str, int] | None:
-    """How many dead letters there are, of how many groups; None while no reader answers."""
+    """How many dead letters there are, of how many groups; None while no reader replies."""
     try:
         names = [one.topic for one in ask.node.topics() if one.topic.startswith(DLQ_PREFIX)]
         spans = ask.node.spans(names[:TOPICS_MAX]) if names else {}

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from keelog.console.ask import Answer, Ask, Page
+from keelog.console.ask import Answer, Ask, ShownPage
 from keelog.console.commands import command
 from keelog.console.node_link import whole
 from protocol.errors import NotConnected
@@ -34,7 +34,7 @@ def store(ask: Ask) -> Answer:
             ("make a new one of a copy", _local(ask, "store", "restore", "OUT", "DIR")),
         ],
     }
-    return Page("store.html", values, REFRESH_S)
+    return ShownPage("store.html", values, REFRESH_S)
 
 
 def _local(ask: Ask, *words: str) -> str:

@@ -10,7 +10,7 @@ from keelog.cli.messages.selectors import StartPoint, parse_place
 from keelog.cli.shapes import MESSAGE_COLUMNS, message_shape
 from keelog.client.results import QueueOffsets
 from keelog.console import reading
-from keelog.console.ask import Answer, Ask, Download, Page, rows_file
+from keelog.console.ask import Answer, Ask, Download, ShownPage, rows_file
 from keelog.console.bodies.unpack import UNPACKED_BYTES_MAX, unpacked
 from keelog.console.bodies.view import preview
 from keelog.console.commands import command
@@ -54,7 +54,7 @@ def messages(ask: Ask) -> Answer:
         "is_live": is_live,
         "command": command(ask, "consume", topic, "--from", "-7", "-e", "--merge"),
     }
-    return Page("topic.html", values, REFRESH_S if is_live and not mistake else 0.0)
+    return ShownPage("topic.html", values, REFRESH_S if is_live and not mistake else 0.0)
 
 
 def queues(ask: Ask) -> Answer:
@@ -81,7 +81,7 @@ def queues(ask: Ask) -> Answer:
         "rows": rows,
         "command": command(ask, "topic", "describe", topic),
     }
-    return Page("topic_queues.html", values, 5.0)
+    return ShownPage("topic_queues.html", values, 5.0)
 
 
 def readers(ask: Ask) -> Answer:
@@ -102,11 +102,11 @@ def readers(ask: Ask) -> Answer:
     if ask.rows_as:
         return rows_file(ask, "groups", ("group", "queues", "lag"), rows)
     values = {**frame(ask, topic, found, "groups"), "rows": rows}
-    return Page("topic_groups.html", values, 5.0)
+    return ShownPage("topic_groups.html", values, 5.0)
 
 
 def frame(ask: Ask, topic: str, queues: list[QueueOffsets], tab: str) -> dict[str, Any]:
-    """What the head of all tabs shows."""
+    """The values in the head of all tabs."""
     return {
         "topic": topic,
         "tab": tab,

@@ -3,7 +3,7 @@
 from typing import Any
 
 from keelog.client.results import TopicInfo
-from keelog.console.ask import Answer, Ask, Page, rows_file
+from keelog.console.ask import Answer, Ask, ShownPage, rows_file
 from keelog.console.commands import command
 from protocol.names import DLQ_PREFIX, RETRY_PREFIX, is_reserved_topic
 
@@ -17,7 +17,7 @@ _PERMS = {2: "w", 4: "r", 6: "rw", 0: "\N{EN DASH}"}
 
 
 def kind_of(topic: str) -> str:
-    """What a topic is for."""
+    """The purpose of a topic."""
     if topic.startswith(RETRY_PREFIX):
         return RETRY
     if topic.startswith(DLQ_PREFIX):
@@ -54,7 +54,7 @@ def topics(ask: Ask) -> Answer:
         "after": shown[-1].topic if len(rest) > len(shown) else "",
         "command": command(ask, "topic", "ls", "--json"),
     }
-    return Page("topics.html", values, REFRESH_S)
+    return ShownPage("topics.html", values, REFRESH_S)
 
 
 def _rows(ask: Ask, infos: list[TopicInfo]) -> list[dict[str, Any]]:

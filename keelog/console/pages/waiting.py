@@ -1,12 +1,12 @@
-"""What waits: timer messages, messages of delay levels, transactions that are open."""
+"""Waiting messages: timer messages, messages of delay levels, transactions that are open."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from keelog.client.messages import Message
 from keelog.console import reading
-from keelog.console.ask import Answer, Ask, Page, rows_file
-from keelog.console.node_link import QueueSpan
+from keelog.console.ask import Answer, Ask, ShownPage, rows_file
+from keelog.console.node_link import QueueEnds
 from node.runtime.settings import Settings
 from protocol.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from protocol.record import properties as props
@@ -52,11 +52,11 @@ def waiting(ask: Ask) -> Answer:
         "open_count": raw.get("transactions", {}).get("open", 0),
         "has_gateway": any(one["role"] == "gateway" for one in processes),
     }
-    return Page("waiting.html", values, REFRESH_S)
+    return ShownPage("waiting.html", values, REFRESH_S)
 
 
 def _waits(
-    ask: Ask, topic: str, queues: list[QueueSpan], due_of: DueOf, is_ahead: bool = True
+    ask: Ask, topic: str, queues: list[QueueEnds], due_of: DueOf, is_ahead: bool = True
 ) -> Waits:
     """The messages of a system topic that are due after now, the next one first; or those of the
     last day, the newest first."""
