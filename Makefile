@@ -20,9 +20,10 @@ SOAK_S := 14400
 CLIENTS_S := 1800
 CLUSTER_S := 1200
 DEPLOY_S := 1800
+CONSOLE_S := 600
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo lint test unmarked check nodes interop clients cluster deploy crash faults spark soak clean
+.PHONY: help setup demo lint test unmarked check nodes console interop clients cluster deploy crash faults spark soak clean
 
 help: ## prints this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,14 +64,18 @@ test: setup ## format, lint, types and all tests but those of the targets below
 
 # One more than elsewhere: here are most of those that wait.
 unmarked: setup
-	$(PYTEST) -n 4 -m 'not nodes and not crash and not faults and not spark_long and not soak and not interop and not clients and not cluster and not deploy'
+	$(PYTEST) -n 4 -m 'not nodes and not crash and not faults and not spark_long and not soak and not interop and not clients and not cluster and not deploy and not browser'
 
 check: lint ## the same without marked tests: seconds
-	$(PYTEST) -m 'not process and not nodes and not crash and not faults and not spark and not spark_long and not soak and not interop and not clients and not cluster and not deploy'
+	$(PYTEST) -m 'not process and not nodes and not crash and not faults and not spark and not spark_long and not soak and not interop and not clients and not cluster and not deploy and not browser'
 
 # A test that is marked crash or faults as well runs there.
 nodes: setup ## nodes that are killed, starved, filled, restarted, copied: a quarter of an hour at most
 	timeout $(NODES_S) $(PYTEST) -n 4 -m 'nodes and not crash and not faults and not cluster'
+
+# Needs Debian's chromium and fonts-dejavu-core. KEELOG_SHOTS=DIR writes a picture of each page.
+console: setup ## the console in a browser (needs chromium): four minutes at most
+	timeout $(CONSOLE_S) $(BIN)/python -m pytest -q -m browser tests/console
 
 # One at a time: the first test builds the Java probe.
 interop: setup ## compares with RocketMQ's own store (needs java and mvn)

@@ -10,7 +10,10 @@ from tests.test_docs import missing_places
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "limits.md"
-PRODUCT = ("protocol", "node", "workers", "keelog/client", "keelog/gateway", "keelog/replication")
+PRODUCT = (
+    "protocol", "node", "workers", "keelog/client", "keelog/gateway", "keelog/replication",
+    "keelog/console",
+)  # fmt: skip
 ROW = re.compile(r"^- (`[^`]+`(?:, `[^`]+`)*) \(", re.MULTILINE)
 NAME = re.compile(r"`([^`]+)`")
 IS_LIMIT = re.compile(r"^[A-Z][A-Z0-9_]*(_MAX|_AT_ONCE|HIGH_WATER_MARK|BACKLOG)(_[A-Z_]+)?$")

@@ -1,7 +1,7 @@
 """Every address of the console: its page, and what it needs of whoever asks for it.
 
-A page without a need does not exist: `PageRoute` has no default for it. A need that only the page finds
-out, as the topic of a message that an id names, it checks itself by `Viewer.check_record`.
+A page without a need does not exist: `PageRoute` has no default for it. A need that only the page
+finds out, as the topic of a message that an id names, it checks itself by `Viewer.check_record`.
 """
 
 from collections.abc import Callable

@@ -2,8 +2,8 @@
 
 A node without users shows itself to everybody who reaches its console, or to those alone who have
 shown its key. A node with users asks for a login, by name and password, and a page shows what the
-access list of its user allows. A viewer who has shown the key is the operator of the node: whoever can read
-it could change the store anyway.
+access list of its user allows. A viewer who has shown the key is the operator of the node: whoever
+can read it could change the store anyway.
 """
 
 import hmac

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from keelog.console.app import BODY_BYTES_MAX
+from keelog.console.app import BODY_BYTES_MAX, ConsoleOptions
 from keelog.console.ask import Answer, Ask
 from keelog.console.headers import DOWNLOAD_POLICY, SAFE_HEADERS
 from keelog.console.routes import ROUTES, PageRoute

@@ -7,13 +7,13 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
 from keelog.cli.main import run
+from keelog.cli.settings import SERVE, Given, settings_of
 from node.access.users_file import write_users
 from node.runtime.settings import load_settings
 from node.supervisor import before_start
@@ -176,10 +176,9 @@ def test_a_console_of_its_own_shows_a_node_anywhere(tmp_path: Path) -> None:
 # -- who may start it -------------------------------------------------------------------------
 
 
-def check(root: Path, *pairs: str, **serve: str) -> None:
-    before_start.check_console(
-        Options(root, replace(ServeSettings(), **serve)), load_settings(pairs)
-    )
+def check(root: Path, *pairs: str, console: str, console_read: str = "open") -> None:
+    serve = ServeSettings(console=console, console_read=console_read)
+    before_start.check_console(Options(root, serve), load_settings(pairs))
 
 
 def test_at_loopback_it_starts_without_a_login(tmp_path: Path) -> None:
@@ -226,4 +225,4 @@ def test_a_missing_library_is_named_with_what_to_install(
 )  # fmt: skip
 def test_settings_that_cannot_be_meant_are_refused(setting: str, value: str) -> None:
     with pytest.raises(BadRequest):
-        replace(ServeSettings(), **{setting: value})
+        settings_of(SERVE, (Given(f"serve.{setting}={value}", "-X", ""),))
