@@ -91,6 +91,8 @@ QUEUES: dict[str, tuple[str, ...]] = {
     ),
     "keelog/gateway/admin/broker_info.py": ("keelog/gateway/admin/broker_info.py::KEYS_MAX",),
     "keelog/client/transport/routes.py": ("keelog/client/transport/io_thread.py::CALLS_MAX",),
+    "keelog/console/node_link.py": ("keelog/console/node_link.py::POINTS_MAX",),
+    "keelog/console/process.py": ("keelog/console/server.py::BACKLOG",),
     "node/runtime/addresses.py": ("keelog/client/transport/io_thread.py::CALLS_MAX",),
 }
 """Files with queues (deques, sockets, heaps of work), and the limit that holds for them."""

@@ -58,7 +58,7 @@ def test_commands_and_options_are_completed(
 ) -> None:
     assert completed("keelog ", monkeypatch, capsys) == list(COMMANDS)
     assert completed("keelog co", monkeypatch, capsys) == [
-        *("consume", "config", "context", "completion")
+        *("consume", "config", "context", "console", "completion")
     ]
     assert completed("keelog store ver", monkeypatch, capsys) == ["verify"]
     assert "--no-progress" in completed("keelog store verify --no", monkeypatch, capsys)
