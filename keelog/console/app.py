@@ -43,12 +43,15 @@ from keelog.console.routes import ROUTES, UNLOCK, PageRoute
 from keelog.console.sessions import SESSION_S, Session, Sessions
 from keelog.console.strip import strip_of
 from keelog.console.viewers import Door, Standing, Viewer
-from node.access.audit import DONE, REFUSED
+from node.access.audit import DONE, REFUSED, AuditEvent, AuditLog
 from node.runtime.event_log import fields
 from protocol import errors
 
 log = logging.getLogger("keelog.console")
 
+END = "console"
+"""The name of this end of the node in the audit log."""
+AUDIT_FILE = "audit.console.log"
 RUNNING_MAX = 32
 """Requests at once; of them THREADS_MAX ask the node and make their page."""
 THREADS_MAX = 8
@@ -106,6 +109,7 @@ class Console:
         self._door = door
         self._sessions = sessions
         self._settings = settings
+        self._audit = None if settings.root is None else AuditLog(settings.root, AUDIT_FILE)
         self._assets = Assets()
         self._links = Links(settings.base, self._assets.folder)
         self._templates = environment()
@@ -232,12 +236,11 @@ class Console:
     def _try(self, address: str, now: float, look: Any, who: str) -> Any:
         """Looks whether a key or password is right; slows an address that was often wrong."""
         if not self._sessions.may_try(address, now):
-            _note("login", who, address, REFUSED, "too many tries")
             raise Refused(429, "too many wrong tries from your address", "wait for a minute")
         found = look()
         if not found:
             self._sessions.note_wrong(address, now)
-            _note("login", who, address, REFUSED, "wrong")
+            self._note("login", who, address, REFUSED, "wrong")
         return found
 
     # -- what ---------------------------------------------------------------------------------
@@ -407,6 +410,14 @@ class Console:
             page = ShownPage("error.html", values, 0.0, error.status)
         return self._page(scope, ask, page)
 
+    def _note(self, operation: str, who: str, address: str, outcome: str, why: str) -> None:
+        """A line of the log, and of the audit log; no key or password is in either."""
+        found = fields(operation=operation, user=who, address=address, outcome=outcome, why=why)
+        log.log(logging.INFO if outcome == DONE else logging.WARNING, "console action", extra=found)
+        if self._audit is not None:
+            event = AuditEvent(END, who, address, operation, "", outcome, why)
+            self._audit.write(event, int(time.time() * 1000))
+
     # -- in and out ---------------------------------------------------------------------------
 
     def _unlocked(self, scope: Scope, ask: Ask, path: str) -> Response:
@@ -429,7 +440,7 @@ class Console:
         if not found:
             raise Refused(401, "it is not right", _LOG_IN)
         session = self._sessions.begin(name, found.secret if name else "", now)
-        _note("login", name or "operator", address, DONE, "")
+        self._note("login", name or "operator", address, DONE, "")
         answer.set_cookie(
             self._settings.cookie,
             session.id,
@@ -461,11 +472,6 @@ _TITLES = {
     500: "the store is damaged there",
     503: "the node does not answer this now",
 }
-
-
-def _note(operation: str, who: str, address: str, outcome: str, why: str) -> None:
-    found = fields(operation=operation, user=who, address=address, outcome=outcome, why=why)
-    log.log(logging.INFO if outcome == DONE else logging.WARNING, "console action", extra=found)
 
 
 async def _safe(answer: Response, scope: Scope, receive: Receive, send: Send) -> None:

@@ -4,21 +4,28 @@ The console here has no node: what it decides by itself needs none.
 """
 
 import base64
+import re
 import socket
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from keelog.client.results import Health
 from keelog.console.app import BODY_BYTES_MAX, ConsoleOptions
 from keelog.console.ask import Answer, Ask
 from keelog.console.headers import DOWNLOAD_POLICY, SAFE_HEADERS
+from keelog.console.node_link import State
+from keelog.console.pages.help_page import CHECKS
 from keelog.console.routes import ROUTES, PageRoute
 from keelog.console.server import CONNECTIONS_MAX, REQUEST_S_MAX
 from keelog.console.sessions import FORMS_MAX, SESSION_S, TRIES_MAX, Sessions
 from keelog.console.viewers import Door
+from node.access.users_file import auth_dir
 from node.runtime.settings import Settings
-from tests.support.console import HTML, KEY, SAME, Reply, Site, read_to_end, served
+from protocol.status import HealthCheck
+from tests.support.console import HTML, KEY, SAME, KnownNode, Reply, Site, read_to_end, served
 
 EXAMPLES = {"topic": "orders", "group": "billing", "queue": "0", "offset": "1", "id": "0" * 32}
 
@@ -323,6 +330,44 @@ def test_a_bug_is_a_page_that_says_so_and_its_traceback_is_in_the_log(
     assert "ZeroDivisionError" not in reply.text
     assert protects(reply) == []
     assert any(one.exc_info for one in caplog.records)
+
+
+def test_every_check_of_a_node_has_a_line_that_says_what_to_do() -> None:
+    source = (Path(__file__).parents[2] / "node" / "supervisor" / "status.py").read_text()
+    names = set(re.findall(r'_check\(\s*"([a-z_]+)"', source))
+    names |= set(re.findall(r'_role_check\(view, [A-Za-z.]+, "([a-z_]+)"', source))
+    assert len(names) > 12
+    assert names <= {name for name, _, _ in CHECKS}
+
+
+def test_checks_that_fail_are_on_every_page_with_what_to_do() -> None:
+    class FullNode(KnownNode):
+        def state(self) -> State:
+            found = super().state()
+            assert found.look is not None
+            checks = (
+                HealthCheck("disk", False, "0 bytes free, 100 % used", False),
+                HealthCheck("appends", False, "refused, disk_full: no room", True),
+            )
+            look = replace(found.look, health=Health(False, checks, {}))
+            return found._replace(look=look)
+
+    with served(FullNode()) as site:
+        for path in ("/", "/help", "/nothing"):
+            text = site.ask(path, HTML).text
+            assert "not ready" in text
+            for name in ("disk", "appends"):
+                assert f'href="/help#check-{name}"' in text
+
+
+def test_a_login_is_in_the_audit_log_without_the_key(tmp_path: Path) -> None:
+    with served(settings=ConsoleOptions(root=tmp_path)) as site:
+        site.ask("/unlock", SAME, {"key": "a-wrong-guess"})
+        site.session()
+    lines = (auth_dir(tmp_path) / "audit.console.log").read_text().splitlines()
+    assert ["refused" in lines[0], "done" in lines[1]] == [True, True]
+    assert all('"console"' in line and "127.0.0.1" in line for line in lines)
+    assert not any("a-wrong-guess" in line or KEY in line for line in lines)
 
 
 def test_the_key_is_in_a_file_of_the_owner_alone(tmp_path: Path) -> None:

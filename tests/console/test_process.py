@@ -173,6 +173,28 @@ def test_a_console_of_its_own_shows_a_node_anywhere(tmp_path: Path) -> None:
                 assert alone.wait(20) == 0
 
 
+def test_a_damaged_message_is_a_red_row_and_a_page_with_its_cure(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    node = RunningNode(root, [CONSOLE], queue_workers=1, readers=1)
+    with node:
+        for number in range(5):
+            node.client.send("orders", b"message %d" % number, queue_id=0)
+    log = next((root / "commitlog").iterdir())
+    data = bytearray(log.read_bytes())
+    data[data.index(b"message 2")] ^= 1
+    log.write_bytes(data)
+    with RunningNode(root, [CONSOLE], queue_workers=1, readers=1) as again:
+        port = console_port(again.stderr)
+        wait_until(lambda: ask(port, "/help").status == 200, "no console")
+        text = ask(port, "/topics/orders", HTML).text
+        assert "damaged" in text
+        assert text.count("message ") >= 4
+        damaged = ask(port, "/topics/orders/0/2", HTML)
+        assert damaged.status == 500
+        assert f"keelog store verify {root} --deep" in damaged.text
+        assert "/topics/orders/0/3" in damaged.text
+
+
 # -- who may start it -------------------------------------------------------------------------
 
 

@@ -169,7 +169,7 @@ def _groups(ask: Ask, message: Message) -> Iterator[dict[str, Any]]:
 
 def _copies(ask: Ask, topic: str, message: Message, known: set[str]) -> list[dict[str, Any]]:
     """Its copies in the retry or dead-letter topic of a group, the latest first."""
-    if topic not in known or not message.unique_key:
+    if topic not in known or not message.unique_key or not ask.viewer.may_ask("find", topic=topic):
         return []
     try:
         found = ask.node.find_page(topic, message.unique_key, max_messages=TRIES_MAX)
