@@ -108,13 +108,18 @@ class Growths:
 
     _last: OrderedDict[str, tuple[float, int, float | None]] = field(default_factory=OrderedDict)
 
-    def note(self, name: str, count: int, now: float) -> float | None:
-        """The growth a second since an earlier look; None where there is none that counts."""
+    def note(
+        self, name: str, count: int, now: float, least_s: float = LOOK_EVERY_S / 2
+    ) -> float | None:
+        """The growth a second since a look of `least_s` ago at least; None without one that counts.
+
+        A figure that the node makes anew every few seconds needs several of them.
+        """
         before = self._last.pop(name, None)
         speed: float | None = None
         if before is not None and now - before[0] < GROWTH_S_MAX:
             at, value, speed = before
-            if now - at < LOOK_EVERY_S / 2:  # another viewer has just looked
+            if now - at < least_s:
                 self._last[name] = before
                 return speed
             speed = (count - value) / (now - at)

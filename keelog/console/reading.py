@@ -28,7 +28,7 @@ QUEUES_MAX = 64
 """Queues of a topic that are read together; of further ones one is chosen."""
 _WINDOW_MIN = 8
 _PULL_BYTES = 1024 * 1024
-_ROWS_AT_ONCE = 120
+_ROWS_AT_ONCE = 72
 """Roughly what the first windows of all queues have together."""
 
 

@@ -9,6 +9,8 @@ from protocol.errors import BusyError
 from protocol.names import DLQ_PREFIX
 
 ROWS = 12
+LAG_S = 15.0
+"""Over so long the growth of a lag is counted: the node looks at lags every five seconds."""
 TOPICS_MAX = 100
 """Topics of dead letters that are counted."""
 REFRESH_S = 2.0
@@ -66,7 +68,7 @@ def _late(ask: Ask, rows: list[dict[str, Any]], is_fresh: bool) -> list[dict[str
         if not row["lag"]:
             continue
         name = f"group {row['group']} {row['topic']}"
-        growth = ask.node.growths.note(name, row["lag"], now) if is_fresh else None
+        growth = ask.node.growths.note(name, row["lag"], now, LAG_S) if is_fresh else None
         found.append({**row, "growth": growth})
     return found[: ROWS + 1]
 
