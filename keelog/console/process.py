@@ -19,8 +19,9 @@ from keelog.console.sessions import Sessions, write_key
 from keelog.console.viewers import Door
 from node.access.tls_settings import ClientAuth, server_tls
 from node.access.user_table import UserTable
-from node.runtime import process, state_page, store_paths
+from node.runtime import process, state_page, stats_series, store_paths
 from node.runtime.settings import Settings
+from node.runtime.stats import StatsPage
 from protocol.addresses import DEFAULT_NODE
 
 if TYPE_CHECKING:
@@ -85,20 +86,28 @@ async def _run(
 ) -> None:
     ended = asyncio.Event()
     asyncio.get_running_loop().add_reader(stop.fd, ended.set)
-    beating = asyncio.ensure_future(_beat(page, tls))
+    stats = StatsPage(child.root, stats_series.CONSOLE, 0)
+    beating = asyncio.ensure_future(_beat(page, tls, console, stats))
     beating.add_done_callback(lambda _: ended.set())
     page.publish(state=state_page.RUNNING)
     child.report_ready()
     await serve(console, listener, ended, None if tls is None else _newest(tls))
     asyncio.get_running_loop().remove_reader(stop.fd)
     page.publish(state=state_page.STOPPED)
+    stats.close()
     if beating.done():
         beating.result()
     beating.cancel()
 
 
-async def _beat(page: state_page.WorkerPage, tls: "ServerTls | None") -> None:
+async def _beat(
+    page: state_page.WorkerPage, tls: "ServerTls | None", console: Console, stats: StatsPage
+) -> None:
+    place = stats.counts.place(stats_series.CONSOLE_REQUESTS)
+    before = stats.counts.numbers[place]
     while True:
+        stats.counts.numbers[place] = before + console.requests
+        stats.publish()
         store_paths.check_held()
         page.beat(process.now_ms())
         if tls is not None:

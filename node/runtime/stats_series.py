@@ -118,6 +118,9 @@ GATEWAY_GAUGES = (
     Family("keelog_gateway_producers", SeriesKind.GAUGE, "Clients that are producers."),
     OPEN_TRANSACTIONS,
 )
+CONSOLE_REQUESTS = Family(
+    "keelog_console_requests", SeriesKind.COUNTER, "Requests of browsers to the console."
+)
 GATEWAY_CHECKS = Family(
     "keelog_gateway_transaction_checks",
     SeriesKind.COUNTER,
@@ -188,6 +191,7 @@ def _gateway() -> tuple[Series, ...]:
 
 
 WRITER, READER, QUEUE, INDEX, GATEWAY = "writer", "reader", "queue", "index", "gateway"
+CONSOLE = "console"
 SERIES: dict[str, tuple[Series, ...]] = {
     WRITER: (
         *_requests(WRITER_OPS),
@@ -208,5 +212,6 @@ SERIES: dict[str, tuple[Series, ...]] = {
     QUEUE: _dispatch("cq"),
     INDEX: _dispatch("index"),
     GATEWAY: _gateway(),
+    CONSOLE: (series(CONSOLE_REQUESTS),),
 }
 """By role, in the order of the page."""

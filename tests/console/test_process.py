@@ -17,6 +17,7 @@ from keelog.cli.settings import SERVE, Given, settings_of
 from node.access.users_file import write_users
 from node.runtime.settings import load_settings
 from node.supervisor import before_start
+from node.supervisor.bind import free_ports
 from node.supervisor.options import Options, ServeSettings
 from protocol.access.users import AccessTable, User
 from protocol.errors import BadRequest
@@ -68,6 +69,19 @@ def test_a_console_that_is_killed_loses_no_connection_and_costs_the_node_nothing
         checks = {one.name: one for one in node.client.health().checks}
         assert not checks["console"].needed
         assert node.client.send("after", b"x").status == "PUT_OK"
+
+
+def test_requests_of_browsers_are_counted(tmp_path: Path) -> None:
+    settings = [CONSOLE, f"serve.http=127.0.0.1:{free_ports(1)}"]
+    with RunningNode(tmp_path / "store", settings, queue_workers=1, readers=1) as node:
+        port = console_port(node.stderr)
+        http = int(str(node.client.status().raw["http"]).rpartition(":")[2])
+        for _ in range(20):
+            ask(port, "/help")
+        wait_until(
+            lambda: "keelog_console_requests_total 20.0" in ask(http, "/metrics").text,
+            "the requests are not counted",
+        )
 
 
 def test_a_node_is_ready_without_its_console(tmp_path: Path) -> None:
