@@ -18,7 +18,6 @@ from protocol.names import (
     TIMER_TOPIC,
     UNDECIDED_TOPIC,
 )
-from protocol.record import properties as props
 
 UNCLEAR = "parse authorization context error."
 """RocketMQ's text for a request without a mandatory field or body."""
@@ -79,6 +78,9 @@ def topic_that_counts(topic: str, properties: bytes) -> str:
     """
     if topic not in OF_OTHERS:
         return topic
+    # Imported here: it brings numpy, which a supervisor does without.
+    from protocol.record import properties as props
+
     real = props.decode_raw_properties(properties).get(props.REAL_TOPIC.encode(), b"")
     return real.decode("utf-8", "replace") or topic
 

@@ -22,6 +22,7 @@ def main() -> int:
         "--bind",
         "--store-port",
         "--advertise",
+        "--cluster",
         "--shard",
         "--shards",
         "--index",

@@ -21,6 +21,7 @@ class ReplicaProcess(SingleProcess):
         segment_bytes: int = SEGMENT_BYTES,
         settings: Sequence[str] = (),
         module: str = "keelog.replication.replica.loop",
+        local: str = "",
     ) -> None:
         self.root = root
         create_store(root)
@@ -34,6 +35,7 @@ class ReplicaProcess(SingleProcess):
             *settings,
         )
         words = [word for pair in pairs for word in ("-X", pair)]
+        words += ["--local", local] if local else []
         super().__init__(module, root, "--bind", "tcp://127.0.0.1:0", *words)
 
     @property

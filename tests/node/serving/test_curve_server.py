@@ -200,7 +200,7 @@ def test_where_a_request_came_in_says_whether_it_is_of_this_machine(context: Con
     server = open_server(None, context, ANY_PORT, local=LOCAL, bulk=bulk)
     clients = []
     for endpoint, is_own in ((server.endpoint, False), (LOCAL, True), (bulk, True)):
-        client = zmq.Context.instance().socket(zmq.DEALER)
+        client: Socket = zmq.Context.instance().socket(zmq.DEALER)
         client.setsockopt(zmq.METADATA, b"X-Peer-Address:127.0.0.9")
         client.setsockopt(zmq.ROUTING_ID, b"the same")
         client.setsockopt(zmq.RCVTIMEO, int(WAIT_S * 1000))

@@ -1,6 +1,7 @@
 """The replica as a real process that follows a master of the tests: what it copies, when it
 stops, and what it says."""
 
+import os
 import socket
 import time
 from collections.abc import Callable
@@ -262,11 +263,11 @@ def test_a_replica_takes_nothing_from_clients(tmp_path: Path) -> None:
 
 
 def test_a_replica_has_the_users_that_were_made_there_and_no_others(tmp_path: Path) -> None:
-    log = a_log(20)
+    log, local = a_log(20), f"ipc://@keelog-replica-{os.getpid()}"
     with (
         HaMaster(bytes(log.data), SEGMENT_BYTES) as master,
-        ReplicaProcess(tmp_path / "copy", master.place) as replica,
-        RawClient(replica.endpoint) as client,
+        ReplicaProcess(tmp_path / "copy", master.place, local=local) as replica,
+        RawClient(local) as client,
     ):
         replica.wait_end(master.end)
         assert client.ask("users")["users"] == []
