@@ -90,9 +90,10 @@ def test_a_prompt_needs_a_terminal(cli: Cli) -> None:
     assert "not a terminal" in cli("user", "create", "billing", "--prompt", code=2)
 
 
-def test_no_option_takes_a_password(cli: Cli) -> None:
+def test_no_option_takes_a_password(cli: Cli, root: Path) -> None:
     for word in ("--password", "--secret"):
-        cli("user", "create", "billing", word, SECRET[:6], code=2)
+        assert word in cli("user", "create", "billing", word, SECRET[:6], code=2)
+    assert not read_users(root)[0].users
 
 
 def test_users_are_made_shown_changed_and_removed(cli: Cli, root: Path, secret: str) -> None:

@@ -89,6 +89,14 @@ def _change(what: str, name: str, info: UserInfo) -> Change:
     return Change(what, name, write_body(info, standard=True))
 
 
+def _print_with(output: Output, document: dict[str, Any], made: str | None) -> None:
+    """A user, with the password that the command has made, if it has."""
+    if made is not None:
+        say("the password is shown once, and never again")
+        document["password"] = made
+    output.document(document)
+
+
 def shown(row: UserRow) -> dict[str, Any]:
     """A user as commands print it."""
     return {
@@ -132,10 +140,7 @@ def create(
     with doing(f"cannot make user {name}"), opened(given["node"], given["store"]) as place:
         place.change([_change(CREATE_USER, name, info)])
         document = shown(known_user(place, name))
-    if made is not None:
-        say("the password is shown once, and never again")
-        document["password"] = made
-    output.document(document)
+    _print_with(output, document, made)
 
 
 @user.command("ls")
@@ -205,10 +210,7 @@ def set_(name: str, output: Output, **given: Any) -> None:
         known_user(place, name)
         place.change([_change(UPDATE_USER, name, info)])
         document = shown(known_user(place, name))
-    if made is not None:
-        say("the password is shown once, and never again")
-        document["password"] = made
-    output.document(document)
+    _print_with(output, document, made)
 
 
 def _either(given: bool | None, yes: str, no: str) -> str | None:

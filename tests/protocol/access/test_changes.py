@@ -157,7 +157,8 @@ def test_super_users_are_made_and_changed_by_super_users_alone(
     ],
 )
 def test_what_a_broker_takes_for_something_else_is_refused(change: Change) -> None:
-    refusal(WITH_ROOT, change)
+    _, reason = refusal(WITH_ROOT, change)
+    assert reason
 
 
 def test_no_refusal_and_no_change_shows_a_password() -> None:
